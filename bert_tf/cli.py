@@ -1,14 +1,15 @@
 """The command line of every job.
 
-`main` makes absl flags of a job's options (`bert_tf.options`), parses the
-command line and runs the job. Mistakes of the user are reported in one line,
-with exit status 1 or 2 and without a traceback. A word that is not a flag is a
-mistake too: `--do_lower_case False` sets the flag to *true* and leaves "False"
-over, which the original ignored.
+`run_job` makes absl flags of a job's options (`bert_tf.options`), parses and
+checks the command line, and only then imports the job. Mistakes of the user are
+reported in one line, with exit status 1 or 2 and without a traceback. A word
+that is not a flag is a mistake too: `--do_lower_case False` sets the flag to
+*true* and leaves "False" over, which the original ignored.
 
 No other module of the package reads `absl.flags.FLAGS`.
 """
 
+import dataclasses
 import signal
 import sys
 import typing
@@ -42,13 +43,33 @@ def main(run: Callable[[Any], Any]) -> None:
       run: The job. Its parameter `config` is annotated with an `Options` class,
         whose options become flags.
     """
-    config_type = typing.get_type_hints(run)["config"]
+    run_job(typing.get_type_hints(run)["config"], lambda: run)
+
+
+def run_job(
+    config_type: type[Options], load: Callable[[], Callable[[Any], Any]]
+) -> None:
+    """Runs a job that takes time to import; does not return.
+
+    Args:
+      config_type: The class of its options, which become flags. --help prints
+        the docstring of the module that defines the class.
+      load: Imports and returns the job. Called if the command line is correct.
+    """
+
+    def prepare() -> Callable[[], Any]:
+        config = read_config(config_type)
+        config.check()
+        run = load()
+        # Some values are only valid without TensorFlow.
+        dataclasses.replace(config)
+        return lambda: run(config)
+
     define_flags(config_type)
     # --help prints the docstring of the main module.
-    sys.modules["__main__"].__doc__ = sys.modules[run.__module__].__doc__
-    run_program(
-        lambda: run(read_config(config_type)), options.required(config_type)
-    )
+    defined = sys.modules[config_type.__module__]
+    sys.modules["__main__"].__doc__ = defined.__doc__
+    _start(prepare, options.required(config_type))
 
 
 def define_flags(
@@ -97,13 +118,20 @@ def run_program(main: Callable[[], Any], required: Sequence[str] = ()) -> None:
       main: The program, which reads the parsed flags.
       required: Names of the flags that must be given.
     """
+    _start(lambda: main, required)
+
+
+def _start(
+    prepare: Callable[[], Callable[[], Any]], required: Sequence[str]
+) -> None:
+    """Parses the command line, then calls what `prepare` returns."""
     # --help shows the flags of the main module only. These are defined here.
     for module, defined in FLAGS.flags_by_module_dict().items():
         if module.startswith("bert_tf."):
             for flag in defined:
                 FLAGS.register_key_flag_for_module(sys.argv[0], flag)
     app.run(
-        lambda argv: _guarded(main),
+        lambda argv: _guarded(prepare),
         flags_parser=lambda argv: _parse(argv, required),
     )
 
@@ -133,8 +161,10 @@ def _parse(argv: Sequence[str], required: Sequence[str]) -> list[str]:
     return words
 
 
-def _guarded(main: Callable[[], Any]) -> None:
+def _guarded(prepare: Callable[[], Callable[[], Any]]) -> None:
     try:
+        # Modules that are being imported may drop an exception of `stopping`.
+        main = prepare()
         with signals.stopping():
             main()
     except OptionError as error:

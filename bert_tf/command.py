@@ -1,18 +1,23 @@
 """Starts jobs: the command `bert-tf JOB` and the scripts in the root folder.
 
 The module imports hardly anything, so that Ctrl-C ends a program with one line
-while it still imports TensorFlow, which takes seconds.
+while it still imports TensorFlow, which takes seconds. A job is imported after
+its command line was checked.
 """
 
 import importlib
 import os
 import sys
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from bert_tf import signals
 from bert_tf.version import __version__
 
-# The modules of `bert_tf.jobs` with a function `run`.
+if TYPE_CHECKING:
+    from bert_tf.options import Options
+
+# The modules of `bert_tf.jobs` with a function `run`. The module of the same
+# name in `bert_tf.jobs.options` has its options.
 JOBS = (
     "vocabulary",
     "pretraining_data",
@@ -35,7 +40,19 @@ def run_job(name: str) -> None:
     # The flags of absl take a tenth of a second to import.
     from bert_tf import cli
 
-    cli.main(importlib.import_module(f"bert_tf.jobs.{name}").run)
+    cli.run_job(
+        options_of(name),
+        lambda: importlib.import_module(f"bert_tf.jobs.{name}").run,
+    )
+
+
+def options_of(job: str) -> "type[Options]":
+    """Returns the class of a job's options: NameOfJobConfig."""
+    module = importlib.import_module(f"bert_tf.jobs.options.{job}")
+    kind: type[Options] = getattr(
+        module, f"{job.title().replace('_', '')}Config"
+    )
+    return kind
 
 
 def command() -> None:
@@ -53,7 +70,8 @@ def command() -> None:
         from bert_tf import completion
 
         if value in completion.SHELLS:
-            _print(completion.script(value, JOBS))
+            known = {job: options_of(job) for job in JOBS}
+            _print(completion.script(value, known))
         _fail(f"--completion must be {' or '.join(completion.SHELLS)}")
     if first not in JOBS:
         _fail(_unknown_job(first))
@@ -82,8 +100,9 @@ def _unknown_job(word: str) -> str:
 
 
 def _summary(job: str) -> str:
-    """Returns the first line of a job's docstring without importing it."""
-    path = os.path.join(os.path.dirname(__file__), "jobs", f"{job}.py")
+    """Returns the first line of a page of help without importing it."""
+    folder = os.path.join(os.path.dirname(__file__), "jobs", "options")
+    path = os.path.join(folder, f"{job}.py")
     with open(path, encoding="utf-8") as file:
         return file.readline().strip('".\n')
 

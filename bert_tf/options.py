@@ -113,6 +113,16 @@ class Options:
             if fault := _fault(value, kind, known):
                 raise OptionError(f"--{name} {fault}")
 
+    def check(self) -> None:
+        """Compares options with each other and looks for the files they name.
+
+        A command line is checked before its job is imported. A job that Python
+        code calls checks its options itself.
+
+        Raises:
+          InputError: Options contradict each other, or a file is missing.
+        """
+
     def shared(self) -> dict[str, Any]:
         """Returns the options that all workers must share, by `--name`."""
         return {

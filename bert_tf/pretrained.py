@@ -34,6 +34,7 @@ from bert_tf.interop.checkpoint import (
     KERAS_FILE,
     Pretrained,
     find_unsupported,
+    require_checkpoint,
     require_sizes,
 )
 from bert_tf.training.weights import (
@@ -52,13 +53,6 @@ _CASING_IN_NAME = (
     (re.compile(r"(?<![a-z])uncased(?![a-z])"), True),
     (re.compile(r"(?<![a-z])cased(?![a-z])"), False),
     (re.compile(r"(multilingual|chinese)_L-12_H-768_A-12"), True),
-)
-
-FORMATS = (
-    "a TF1 checkpoint (DIR/bert_model.ckpt, or DIR), a Hugging Face folder "
-    "(with config.json and model.safetensors), hf://OWNER/NAME[@REVISION], a "
-    ".keras file, or the name of one of Google's models, such as "
-    "uncased_L-12_H-768_A-12"
 )
 
 
@@ -227,16 +221,7 @@ def _with_problem(found: Pretrained, head: str | None) -> Pretrained:
 def _open(path: str) -> Pretrained:
     if path.startswith(hub.SCHEME):
         return huggingface.read(hub.download(path))
-    if re.match(r"(https?|hf)://", path, re.IGNORECASE):
-        advice = "Write hf://OWNER/NAME for a model of the Hub, or download it."
-        raise wrong_value("The checkpoint", FORMATS, path, advice)
-    if not files.exists(path) and not files.exists(f"{path}.index"):
-        if path not in released.MODELS:
-            raise in_file(
-                path,
-                f"there is no such checkpoint; expected {FORMATS}."
-                f"{_suggest_model(path)}",
-            )
+    if not require_checkpoint(path):
         # Before the download, which would be useless without TensorFlow.
         google = _import_google(path)
         return google.read(released.download(path, google.require_complete))
@@ -245,15 +230,6 @@ def _open(path: str) -> Pretrained:
     if path.endswith(".keras") or files.exists(os.path.join(path, KERAS_FILE)):
         return keras_files.read(path)
     return _import_google(path).read(path)
-
-
-def _suggest_model(path: str) -> str:
-    """Returns " Did you mean 'NAME'?" for what may be one of Google's names."""
-    if path.startswith(("/", ".")) or files.is_remote(path):
-        return ""
-    # A name without its end is nearer to another one.
-    cut = [name for name in released.MODELS if name.startswith(path)]
-    return did_you_mean(path, cut or released.MODELS)
 
 
 def _import_google(path: str) -> Any:

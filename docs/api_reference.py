@@ -76,9 +76,13 @@ def markdown(docstring: str) -> str:
 
 
 def documented(module: ModuleType) -> list[str]:
-    """Returns `run`, the class of its options and the class of its result."""
+    """Returns `run`, the class of its options and the class of its result.
+
+    The page of a job begins with what its --help prints.
+    """
     hints = typing.get_type_hints(module.run)
     config = hints["config"]
+    module.__doc__ = sys.modules[config.__module__].__doc__
     config.__doc__ = f"{config.__doc__}\n\n{described_options(config)}"
     names = ["run", config.__name__]
     result = [hints["return"], *typing.get_args(hints["return"])]

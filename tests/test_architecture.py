@@ -28,16 +28,20 @@ OURS = [*LIBRARY, *SCRIPTS, *PROGRAMS, *TESTS]
 FOR_ALL = {"errors", "files", "options", "packages", "signals", "version"}
 
 TENSORFLOW = {"tensorflow", "tensorflow_text", "keras", "tf_keras"}
-# They import TensorFlow inside a function: for "scheme://" paths, for a format
-# or an error that needs it, or, in the package itself, when a name is first
-# used.
+# They import TensorFlow inside a function, or for type annotations only: for
+# "scheme://" paths, for a format, an error or an object that needs it, or, in
+# the package itself, when a name is first used.
 IMPORTS_IT_LAZILY = {
     "bert_tf",
     "bert_tf.files",
     "bert_tf.keras_registry",
     "bert_tf.packages",
     "bert_tf.data.records",
+    "bert_tf.jobs.output_folder",
+    "bert_tf.jobs.settings",
+    "bert_tf.tasks.ner",
     "bert_tf.tokenization.wordpiece",
+    "bert_tf.training.settings",
 }
 
 # The model, which also runs on JAX and PyTorch.

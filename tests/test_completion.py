@@ -7,19 +7,29 @@ import subprocess
 import in_process
 import pytest
 
-from bert_tf import completion
+from bert_tf import command, completion
 from bert_tf.command import JOBS
 from bert_tf.options import declared
+
+OPTIONS = {job: command.options_of(job) for job in JOBS}
+SCRIPTS = {
+    shell: completion.script(shell, OPTIONS) for shell in completion.SHELLS
+}
 
 
 @pytest.mark.parametrize("job", JOBS)
 def test_the_flags_of_a_job_are_its_options(job):
+    config_type = OPTIONS[job]
+    words = completion.flags(config_type)
+    assert [word.strip("-=") for word in words] == [*declared(config_type)]
+    flags = {word for word in words if word[-1] != "="}
+    assert flags == {
+        f"--{name}"
+        for name, (kind, _) in declared(config_type).items()
+        if kind is bool
+    }
     module = importlib.import_module(f"bert_tf.jobs.{job}")
-    known = declared(in_process.config_type_of(module))
-    assert sorted(completion.flags(job)) == sorted(
-        f"--{name}{'' if kind is bool else '='}"
-        for name, (kind, _) in known.items()
-    )
+    assert in_process.config_type_of(module) is config_type
 
 
 @pytest.mark.skipif(not shutil.which("bash"), reason="no bash")
@@ -39,7 +49,7 @@ def test_the_flags_of_a_job_are_its_options(job):
 )
 def test_bash_completes(words, completions):
     program = (
-        f"{completion.script('bash', JOBS)}\n"
+        f"{SCRIPTS['bash']}\n"
         'COMP_WORDS=(bert-tf "$@"); COMP_CWORD=$#\n'
         '_bert_tf; printf "%s\\n" "${COMPREPLY[@]}"'
     )
@@ -54,5 +64,5 @@ def test_bash_completes(words, completions):
 
 @pytest.mark.skipif(not shutil.which("zsh"), reason="no zsh")
 def test_zsh_parses_its_script():
-    script = completion.script("zsh", JOBS)
+    script = SCRIPTS["zsh"]
     subprocess.run(["zsh", "-n"], input=script, text=True, check=True)

@@ -51,9 +51,9 @@ def test_a_missing_tensorflow_is_one_line(tmp_path):
     (tmp_path / "tensorflow.py").write_text(
         "raise ModuleNotFoundError('No TensorFlow', name='tensorflow')"
     )
-    script = str(ROOT / "run_classifier.py")
+    script = str(ROOT / "fill_mask.py")
     done = subprocess.run(
-        [sys.executable, script, "--help"],
+        [sys.executable, script, f"--init_checkpoint={tmp_path}"],
         env=os.environ
         | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])},
         stderr=subprocess.PIPE,

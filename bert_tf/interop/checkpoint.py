@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
 import shlex
 import shutil
 import tempfile
@@ -27,6 +28,7 @@ from bert_tf.errors import (
 )
 from bert_tf.interop import settings_files
 from bert_tf.interop.huggingface_names import HEADS, rows
+from bert_tf.interop.released_models import MODELS
 from bert_tf.interop.settings_files import (
     BOOLEAN,
     COUNT,
@@ -37,6 +39,16 @@ from bert_tf.interop.settings_files import (
 )
 from bert_tf.tokenization.vocabulary_file import read_tokens
 from bert_tf.training.weights import Weights, require_shape
+
+# The formats that can be read, in words, and the names of those that can be
+# written.
+READ_FORMATS = (
+    "a TF1 checkpoint (DIR/bert_model.ckpt, or DIR), a Hugging Face folder "
+    "(with config.json and model.safetensors), hf://OWNER/NAME[@REVISION], a "
+    ".keras file, or the name of one of Google's models, such as "
+    "uncased_L-12_H-768_A-12"
+)
+WRITTEN_FORMATS = ("google", "huggingface", "keras")
 
 # The names that transformers uses to choose a classifier's loss.
 PROBLEM_TYPES = (
@@ -180,6 +192,46 @@ _CHECKS = {
     "prompts": TEXT_BY_NAME,
     "default_prompt_name": TEXT,
 }
+
+
+def require_checkpoint(path: str) -> bool:
+    """Returns whether there are files at a path; False for a model's name.
+
+    For paths and names that `pretrained.open_pretrained` takes, but hf://.
+
+    Raises:
+      InputError: There are no files, and Google has no model of this name.
+    """
+    if re.match(r"(https?|hf)://", path, re.IGNORECASE):
+        advice = "Write hf://OWNER/NAME for a model of the Hub, or download it."
+        raise wrong_value("The checkpoint", READ_FORMATS, path, advice)
+    if files.exists(path) or files.exists(f"{path}.index"):
+        return True
+    if path in MODELS:
+        return False
+    raise in_file(
+        path,
+        f"there is no such checkpoint; expected {READ_FORMATS}."
+        f"{_suggest_model(path)}",
+    )
+
+
+def _suggest_model(path: str) -> str:
+    """Returns " Did you mean 'NAME'?" for what may be one of Google's names."""
+    if path.startswith(("/", ".")) or files.is_remote(path):
+        return ""
+    # A name without its end is nearer to another one.
+    cut = [name for name in MODELS if name.startswith(path)]
+    return did_you_mean(path, cut or MODELS)
+
+
+def require_keeps_optimizer(to: str) -> None:
+    """Raises InputError for a format without a place for an optimizer."""
+    if to != "google":
+        raise InputError(
+            f"--keep_optimizer needs --to=google; --to={to} has no place for "
+            "an optimizer."
+        )
 
 
 def require_sizes(config: BertConfig, weights: Weights) -> None:

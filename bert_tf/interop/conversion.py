@@ -12,14 +12,12 @@ import numpy as np
 from keras import ops
 
 from bert_tf.config import BertConfig
-from bert_tf.errors import InputError, in_file, listed, wrong_value
+from bert_tf.errors import in_file, listed, wrong_value
 from bert_tf.interop import huggingface, keras_files
-from bert_tf.interop.checkpoint import Pretrained
+from bert_tf.interop.checkpoint import Pretrained, require_keeps_optimizer
 from bert_tf.interop.huggingface_names import HEADS, WeightName, rows
 from bert_tf.tokenization.vocabulary_file import load_vocab, warn_if_short
 from bert_tf.training.weights import BOOKKEEPING, Selection
-
-FORMATS = ("google", "huggingface", "keras")
 
 _SLOT = re.compile(r"/adam_[mv]$")
 
@@ -31,7 +29,7 @@ class Conversion:
     Attributes:
       source: The checkpoint to convert.
       target: The same, with the head and the weights that are written.
-      to: The format to write, one of `FORMATS`.
+      to: The format to write, one of `checkpoint.WRITTEN_FORMATS`.
       bookkeeping: Names of the optimizer slots and counters that are kept.
       left_over: Names of variables that are not written, by the reason.
       missing: Names of variables that a model with this head could have and the
@@ -81,7 +79,7 @@ def plan(
 
     Args:
       source: The checkpoint to convert.
-      to: The format to write, one of `FORMATS`.
+      to: The format to write, one of `checkpoint.WRITTEN_FORMATS`.
       head: The head to write, one of `HEADS`; None for the source's.
       keep_optimizer: Whether to keep Adam's slots and the step.
       drop: Patterns (`*`, `?`) of names of unknown variables to leave out.
@@ -146,11 +144,8 @@ def _check_source(
 ) -> BertConfig:
     """Returns the configuration; raises InputError for impossible options."""
     config, path = source.config, source.path
-    if keep_optimizer and to != "google":
-        raise InputError(
-            f"--keep_optimizer needs --to=google; --to={to} has no place for "
-            "an optimizer."
-        )
+    if keep_optimizer:
+        require_keeps_optimizer(to)
     if head not in HEADS:
         raise in_file(
             path,

@@ -1,17 +1,7 @@
-"""Shows what the heads of a model attend to in a text.
+"""Shows what the heads of a model attend to: the job of visualize_attention.py.
 
-    python visualize_attention.py \\
-        --init_checkpoint=uncased_L-12_H-768_A-12/bert_model.ckpt \\
-        --text="The cat sat on the mat." --text_b="It was soft." \\
-        --output=attention.html
-
-writes a self-contained page for any browser: choose a layer and a head, and
-point at a word to see what it attends to. --output=NAME.png draws a picture
-instead, of all heads or of --layer and --head. A text that is too long for the
-model is an error; texts are never truncated.
+Its options and files are explained in options/attention.py.
 """
-
-import dataclasses
 
 # Before anything that imports TensorFlow.
 import bert_tf.quiet_tensorflow  # noqa: F401
@@ -24,11 +14,10 @@ from absl import logging
 from keras import ops
 
 from bert_tf import cli, files
-from bert_tf.errors import listed, wrong_value
-from bert_tf.jobs.settings import PretrainedOptions
+from bert_tf.errors import wrong_value
+from bert_tf.jobs.options.attention import AttentionConfig
 from bert_tf.jobs.start import Start, find_start
 from bert_tf.modeling import BertModel
-from bert_tf.options import option
 from bert_tf.pretrained import load_checkpoint
 from bert_tf.tokenization.wordpiece import FullTokenizer
 from bert_tf.visualization.attention import (
@@ -36,40 +25,8 @@ from bert_tf.visualization.attention import (
     Passage,
     draw_picture,
     read_passage,
-    require_matplotlib,
     write_page,
 )
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class AttentionConfig(PretrainedOptions):
-    """Options of `visualize_attention.py`."""
-
-    text: str = option("The text, or the first text of a pair.")
-    text_b: str | None = option("The second text of a pair.", default=None)
-    output: str = option(
-        "File to write: a page (.html), or a picture (.png), which needs "
-        "matplotlib.",
-        default="attention.html",
-    )
-    layer: int | None = option(
-        "Layer that the page shows first, or that the picture shows: 0 is the "
-        "first layer, -1 the last. Default: all layers.",
-        default=None,
-    )
-    head: int | None = option(
-        "Head, counted in the same way. Default: all heads.", default=None
-    )
-    join_pieces: bool = option(
-        "Whether to show words instead of their pieces. The page can switch.",
-        default=True,
-    )
-    special_tokens: bool = option(
-        "Whether to show [CLS] and [SEP]. The page can switch.", default=True
-    )
-
-
-EXTENSIONS = (".html", ".htm", ".png")
 
 
 def run(config: AttentionConfig) -> str:
@@ -78,7 +35,7 @@ def run(config: AttentionConfig) -> str:
     Returns:
       The path of the file.
     """
-    is_picture = _is_picture(config.output)
+    config.check()
     start = find_start(config)
     layer = _index(config, "layer", start.config.num_hidden_layers)
     head = _index(config, "head", start.config.num_attention_heads)
@@ -90,7 +47,7 @@ def run(config: AttentionConfig) -> str:
     )
     attention = _attend(config, start, passage)
     shown = (config.join_pieces, config.special_tokens)
-    if is_picture:
+    if config.is_picture:
         content = draw_picture(attention, layer, head, *shown)
     else:
         html = write_page(attention, layer or 0, head or 0, *shown)
@@ -99,21 +56,6 @@ def run(config: AttentionConfig) -> str:
         file.write(content)
     logging.info("Wrote %s, %.1f MB", config.output, len(content) / 1e6)
     return config.output
-
-
-def _is_picture(path: str) -> bool:
-    """Returns whether to draw a picture, which needs matplotlib."""
-    extension = os.path.splitext(path)[1].lower()
-    if extension not in EXTENSIONS:
-        raise wrong_value(
-            "--output",
-            f"a file name with {listed(EXTENSIONS, last='or')}",
-            path,
-        )
-    if extension != ".png":
-        return False
-    require_matplotlib()
-    return True
 
 
 def _index(config: AttentionConfig, flag: str, count: int) -> int | None:

@@ -1,31 +1,6 @@
-"""Fine-tunes BERT on sentence-level tasks: GLUE, XNLI, SWAG or a custom file.
+"""Fine-tunes BERT on sentence-level tasks: the job of run_classifier.py.
 
-    python run_classifier.py \\
-        --task_name=mrpc --data_dir=glue_data/MRPC \\
-        --init_checkpoint=uncased_L-12_H-768_A-12/bert_model.ckpt \\
-        --output_dir=/tmp/mrpc_output \\
-        --do_train --do_eval --do_predict \\
-        --max_seq_length=128 --train_batch_size=32 \\
-        --learning_rate=2e-5 --num_train_epochs=3
-
-The configuration, vocabulary and casing are read from the checkpoint; use
---bert_config_file, --vocab_file and --do_lower_case if it does not contain
-them. For a custom TSV, CSV or JSON Lines file:
-
-    python run_classifier.py --task_name=custom --data_dir=my_data \\
-        --text_a_column=review --label_column=stars ...
-
-The job writes to --output_dir:
-
-- `eval_results.txt` and `.json`, with --do_eval.
-- `test_results.tsv` with probabilities, as in the original, and
-  `predictions.tsv` with texts and labels, with --do_predict.
-- `release/`, the fine-tuned model with its vocabulary and labels, which
-  --init_checkpoint accepts.
-- `export/`, with --do_export: a SavedModel for TensorFlow Serving.
-
-Rerun the command to resume. Source: `run_classifier.py` of
-google-research/bert; sections 4.1, 4.4 and appendix A.3 of the paper.
+Its options and files are explained in options/classifier.py.
 """
 
 import contextlib
@@ -45,17 +20,16 @@ from bert_tf.data.batching import Features
 from bert_tf.errors import InputError, wrong_value
 from bert_tf.jobs import fine_tuning, output_folder, settings
 from bert_tf.jobs.fine_tuning import FineTuning, TrainingResult
-from bert_tf.jobs.settings import DataOptions, DistillationOptions
+from bert_tf.jobs.options.classifier import ClassifierConfig
 from bert_tf.jobs.start import Start, resolve
-from bert_tf.jobs.teacher import find_teacher, require_teacher
-from bert_tf.options import option
+from bert_tf.jobs.teacher import find_teacher
 from bert_tf.serving.served import (
     Served,
     ServedClassifier,
     ServedMultipleChoice,
     require_lines,
 )
-from bert_tf.tasks import custom, datasets
+from bert_tf.tasks import custom
 from bert_tf.tasks.classification import (
     ClassificationTask,
     MultipleChoiceTask,
@@ -71,131 +45,9 @@ from bert_tf.tasks.encoding import (
     write_features,
 )
 from bert_tf.tasks.examples import Example, read_examples
-from bert_tf.tasks.windows import POOLINGS
 from bert_tf.training.distribution import is_chief
 from bert_tf.training.estimator import Estimator
 from bert_tf.training.workers import chief_first
-
-# The options that describe custom files.
-_CUSTOM_OPTIONS = (
-    *("train_file", "dev_file", "test_file", "text_a_column", "text_b_column"),
-    *("label_column", "id_column", "header", "labels", "label_separator"),
-    "problem",
-)
-# The ones of these that describe --unlabeled_file, too.
-_UNLABELED_OPTIONS = ("text_a_column", "text_b_column", "header")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ClassifierConfig(DataOptions, DistillationOptions):
-    """Options of `run_classifier.py`."""
-
-    task_name: str = option(
-        f"One of {', '.join((*datasets.NAMES, custom.NAME))}."
-    )
-    doc_stride: int | None = option(
-        "Splits longer texts into windows of --max_seq_length tokens that "
-        "start this many tokens apart. Of a pair, the longer text is split. "
-        "Default: texts are truncated.",
-        default=None,
-        at_least=1,
-        at_most=settings.MOST_TOKENS,
-    )
-    window_pooling: str | None = option(
-        "How the logits of the windows of a text become one answer. Default, "
-        "with --doc_stride: mean.",
-        default=None,
-        choices=POOLINGS,
-    )
-    xnli_language: str = option(
-        "XNLI: language of the development and test sets.", default="zh"
-    )
-    xnli_train_language: str | None = option(
-        "XNLI: language of the training set. Default: --xnli_language.",
-        default=None,
-    )
-    text_a_column: str = option(
-        "custom: column of the text, by name or by number from 0.",
-        default="text",
-    )
-    text_b_column: str | None = option(
-        "custom: column of the second text of a pair.", default=None
-    )
-    label_column: str = option(
-        "custom: column of the label. For multi_label problems, several "
-        "columns of 0 and 1, separated by commas.",
-        default="label",
-    )
-    id_column: str | None = option(
-        "custom: column that identifies the rows in predictions.", default=None
-    )
-    header: bool = option(
-        "custom: whether the first line names the columns.", default=True
-    )
-    labels: tuple[str, ...] | None = option(
-        "custom: the labels. Default: the labels of the training file.",
-        default=None,
-    )
-    label_separator: str = option(
-        "custom: separator between several labels.", default=","
-    )
-    problem: str = option(
-        "custom: one label of several, any number of labels, or a number.",
-        default="single_label",
-        choices=custom.PROBLEMS,
-    )
-    skip_malformed_rows: bool = option(
-        "Whether to skip, and count, rows with a wrong number of columns and "
-        "JSON lines that lack a key.",
-        default=False,
-    )
-    allow_label_mapping: bool = option(
-        "Whether to use a model whose labels have other names than the task's: "
-        "the model's first class then means the task's first label, and so on.",
-        default=False,
-    )
-    unlabeled_file: str | None = option(
-        "TSV, CSV or JSON Lines file with more texts to train on, for which "
-        "the --teacher's outputs are the only target. Its columns are "
-        "--text_a_column and, for pairs, --text_b_column; see --header.",
-        default=None,
-        per_worker=True,
-    )
-    class_weights: tuple[str, ...] | None = option(
-        "Weight of each class in training: 'balanced', or one number per "
-        "label, in their order.",
-        default=None,
-    )
-    label_smoothing: float = option(
-        "Fraction of an example's weight that training spreads over all "
-        "labels.",
-        default=0.0,
-    )
-    head_dropout: float = option(
-        "Dropout rate before the head in training. Default: the checkpoint's "
-        "classifier_dropout.",
-        fallback=0.1,
-        at_least=0.0,
-        below=1.0,
-    )
-    glue_submission: bool = option(
-        "Whether to write predictions in the format of the GLUE leaderboard, "
-        "too.",
-        default=False,
-    )
-    glue_submission_dir: str | None = option(
-        "Folder of these files, which all tasks may share. Default: "
-        "glue_submission in --output_dir.",
-        default=None,
-        per_worker=True,
-    )
-    num_workers: int | None = option(
-        "Number of processes that tokenize. Default: one per CPU.",
-        default=None,
-        at_least=1,
-        at_most=1024,
-        per_worker=True,
-    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -218,9 +70,8 @@ class Split:
 @settings.precision_restored()
 def run(config: ClassifierConfig) -> TrainingResult:
     """Fine-tunes, evaluates, predicts and exports a sentence classifier."""
+    config.check()
     splits = settings.splits(config)
-    if splits and not config.data_dir:
-        raise InputError("--data_dir is required, except to export only.")
     config, start = resolve(config, "classifier", "choice")
     config = _with_pooling(config)
     data_set = _data_set(config, start)
@@ -285,8 +136,7 @@ def _names_in(
 
 def _with_pooling(config: ClassifierConfig) -> ClassifierConfig:
     """Returns the options with the default of --window_pooling."""
-    if config.doc_stride is None and config.window_pooling is not None:
-        raise InputError("--window_pooling needs --doc_stride.")
+    config.require_windows()
     if config.doc_stride is None or config.window_pooling is not None:
         return config
     return dataclasses.replace(config, window_pooling="mean")
@@ -353,12 +203,7 @@ def _data_set(config: ClassifierConfig, start: Start) -> DataSet:
     if config.task_name.lower() == custom.NAME:
         found = _custom_data_set(config, start)
     else:
-        found = datasets.find(
-            config.task_name,
-            language=config.xnli_language,
-            train_language=config.xnli_train_language,
-            skip_malformed=config.skip_malformed_rows,
-        )
+        found = config.official_data_set()
     return found.with_labels(
         start.labels or (),
         is_trained=config.do_train,
@@ -451,8 +296,7 @@ def _with_is_labeled(train: Split) -> Features:
 def _check_options(
     config: ClassifierConfig, data_set: DataSet, start: Start
 ) -> None:
-    """Compares options with each other, the task and the checkpoint."""
-    require_teacher(config)
+    """Compares options with the task and the checkpoint."""
     if not config.do_train:
         require_activation(
             start.init_checkpoint or config.output_dir,
@@ -462,16 +306,7 @@ def _check_options(
         )
     if config.do_export:
         require_lines(data_set.labels, "labels.txt")
-    names = [source.submission for source in data_set.test]
-    if config.glue_submission and not any(names):
-        raise InputError(
-            "--glue_submission needs a task of GLUE; got "
-            f"--task_name={data_set.name}."
-        )
-    if config.glue_submission and not config.do_predict:
-        raise InputError("--glue_submission needs --do_predict.")
-    used = _UNLABELED_OPTIONS if config.unlabeled_file else ()
-    fine_tuning.warn_ignored(config, {*_CUSTOM_OPTIONS} - {*used})
+    config.warn_ignored()
 
 
 def _claimed_output_dir(

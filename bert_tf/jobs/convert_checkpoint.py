@@ -1,16 +1,6 @@
-"""Converts checkpoints between Google's, Hugging Face's and Keras's formats.
+"""Converts checkpoints to another format: the job of convert_checkpoint.py.
 
-    python convert_checkpoint.py \\
-        --input=uncased_L-12_H-768_A-12 --output_dir=bert-base \\
-        --to=huggingface --verify
-
-reads a TF1 checkpoint (a prefix or a directory; this project trains in that
-format), a Hugging Face folder, `hf://owner/name[@revision]`, a `.keras` file or
-one of Google's models by name, and writes a directory with the weights, the
-configuration and the vocabulary. It reports what became of every variable. If a
-variable is unknown, it fails and writes nothing. `--verify` runs both models on
-a few inputs and compares them: a second for a small model, a minute for
-BERT-Large.
+Its options and files are explained in options/convert_checkpoint.py.
 """
 
 import dataclasses
@@ -22,62 +12,11 @@ from bert_tf import cli, files
 from bert_tf.errors import InputError
 from bert_tf.interop import conversion
 from bert_tf.interop.added_words import add_words
-from bert_tf.interop.checkpoint import HEADS, Pretrained
-from bert_tf.options import Options, option
-from bert_tf.pretrained import FORMATS, open_pretrained, read_config
+from bert_tf.interop.checkpoint import Pretrained
+from bert_tf.jobs.options.convert_checkpoint import ConvertCheckpointConfig
+from bert_tf.pretrained import open_pretrained, read_config
 from bert_tf.tokenization.vocabulary_file import load_vocab
 from bert_tf.training.checkpoints import require_plain
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ConvertCheckpointConfig(Options):
-    """Options of `convert_checkpoint.py`."""
-
-    input: str = option(f"Checkpoint to convert: {FORMATS}.")
-    output_dir: str = option("Directory to create; new or empty.")
-    to: str = option(
-        "Format to write: google (TF1, from which this project trains), "
-        "huggingface (safetensors) or keras (a .keras file).",
-        choices=conversion.FORMATS,
-    )
-    head: str | None = option(
-        "Kind of model to write; encoder leaves out every head. Default: the "
-        "kind that the checkpoint records, which a TF1 checkpoint of a "
-        "classifier, tagger or multiple-choice model does not.",
-        default=None,
-        choices=tuple(HEADS),
-    )
-    keep_optimizer: bool = option(
-        "Whether to keep Adam's slots and the step, with --to=google, so that "
-        "training can continue.",
-        default=False,
-    )
-    drop: tuple[str, ...] = option(
-        "Variables that do not belong to BERT and may be left out: names or "
-        "patterns, as in --drop='*/Adam,*/Adam_1,beta?_power'.",
-        default=(),
-    )
-    add_words: str | None = option(
-        "Text file with a word per line to append to the vocabulary. The "
-        "embedding of a new word is the mean of those of its pieces.",
-        default=None,
-    )
-    verify: bool = option(
-        "Whether to run both models and compare their outputs.", default=False
-    )
-    bert_config_file: str | None = option(
-        "JSON file with the model's configuration. Default: the file beside "
-        "the checkpoint.",
-        default=None,
-    )
-    vocab_file: str | None = option(
-        "Vocabulary file. Default: the file beside the checkpoint.",
-        default=None,
-    )
-    do_lower_case: bool | None = option(
-        "Whether the vocabulary is uncased, if the checkpoint does not say.",
-        default=None,
-    )
 
 
 def run(config: ConvertCheckpointConfig) -> str:
@@ -86,6 +25,7 @@ def run(config: ConvertCheckpointConfig) -> str:
     Returns:
       The new folder.
     """
+    config.check()
     planned = conversion.plan(
         _source(config),
         config.to,

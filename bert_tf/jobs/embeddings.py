@@ -1,38 +1,6 @@
-"""Fine-tunes BERT to turn texts into vectors, on pairs of texts.
+"""Fine-tunes BERT to turn texts into vectors: the job of run_embeddings.py.
 
-    python run_embeddings.py \\
-        --task_name=sts-b --data_dir=glue_data/STS-B \\
-        --init_checkpoint=uncased_L-12_H-768_A-12/bert_model.ckpt \\
-        --output_dir=/tmp/sts_output \\
-        --do_train --do_eval --do_predict --do_export \\
-        --max_seq_length=128 --train_batch_size=16 \\
-        --learning_rate=2e-5 --num_train_epochs=4
-
-The cosine of the vectors of a pair learns its similarity. With custom TSV, CSV
-or JSON Lines files, --label_column names the similarities, from 0 to
---max_score. Without it, the texts of a pair belong together, and the other
-second texts of a batch are wrong matches:
-
-    python run_embeddings.py --task_name=custom --data_dir=my_data \\
-        --text_a_column=question --text_b_column=answer ...
-
-A batch is here what one device computes at a time: --train_batch_size divided
-by the number of devices and by --gradient_accumulation_steps.
-
-The job writes to --output_dir:
-
-- `eval_results.txt` and `.json`, with --do_eval: the correlations of cosines
-  and similarities; or, without similarities, how often the right second text
-  is the nearest of all (`eval_accuracy`), and the mean of 1 / its rank
-  (`eval_mrr`).
-- `test_results.tsv` with the cosine of each pair, and `predictions.tsv` with
-  the texts too, with --do_predict.
-- `release/`, the model with its vocabulary and pooling, which
-  `TextEmbedder.from_pretrained` and --init_checkpoint accept.
-- `export/`, with --do_export: a SavedModel from strings to vectors.
-
-Rerun the command to resume. Source: Reimers and Gurevych 2019,
-"Sentence-BERT"; Henderson et al. 2017, section 4.4, for wrong matches.
+Its options and files are explained in options/embeddings.py.
 """
 
 import dataclasses
@@ -46,81 +14,23 @@ import bert_tf.quiet_tensorflow  # noqa: F401
 from bert_tf import cli
 from bert_tf.data import buckets, cache, processes
 from bert_tf.data.batching import Features
-from bert_tf.errors import InputError, in_file, wrong_value
+from bert_tf.errors import InputError, in_file
 from bert_tf.jobs import fine_tuning, output_folder, settings
 from bert_tf.jobs.fine_tuning import FineTuning, TrainingResult
-from bert_tf.jobs.settings import DataOptions, FineTuningOptions
+from bert_tf.jobs.options.embeddings import LARGEST, EmbeddingsConfig
 from bert_tf.jobs.start import Start, resolve
-from bert_tf.options import option
 from bert_tf.serving.served import ServedEncoder
-from bert_tf.tasks import custom, datasets
 from bert_tf.tasks.classification import write_predictions, write_test_results
 from bert_tf.tasks.datasets import DataSet, SplitFile
-from bert_tf.tasks.embedding import POOLINGS, EmbeddingTask, number_texts
+from bert_tf.tasks.embedding import EmbeddingTask, number_texts
 from bert_tf.tasks.encoding import Encoding, content, write_features
 from bert_tf.tasks.examples import Example
 from bert_tf.training.distribution import is_chief
 from bert_tf.training.estimator import Estimator, batch_per_replica
 from bert_tf.training.workers import chief_first
 
-# The data sets with similarities, and their largest one.
-_LARGEST = {"sts-b": 5.0, "korsts": 5.0}
-
-# Options for custom files only.
-_CUSTOM_OPTIONS = (
-    *("train_file", "dev_file", "test_file", "text_a_column", "text_b_column"),
-    *("label_column", "id_column", "header", "max_score"),
-)
-
 # The heads of models whose encoder can be used without training.
 _HEADS = ("encoder", "pretraining", "masked_lm", "next_sentence")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class EmbeddingsConfig(DataOptions, FineTuningOptions):
-    """Options of `run_embeddings.py`."""
-
-    task_name: str = option(f"One of {', '.join((*_LARGEST, custom.NAME))}.")
-    text_a_column: str = option(
-        "custom: column of the first text, by name or by number from 0.",
-        default="text_a",
-    )
-    text_b_column: str = option(
-        "custom: column of the second text.", default="text_b"
-    )
-    label_column: str | None = option(
-        "custom: column of the similarity. Default: the texts of each pair "
-        "belong together.",
-        default=None,
-    )
-    id_column: str | None = option(
-        "custom: column that identifies the rows in predictions.", default=None
-    )
-    header: bool = option(
-        "custom: whether the first line names the columns.", default=True
-    )
-    skip_malformed_rows: bool = option(
-        "Whether to skip, and count, rows with a wrong number of columns and "
-        "JSON lines that lack a key.",
-        default=False,
-    )
-    max_score: float = option(
-        "custom: the largest similarity, which means a cosine of 1; 0 means a "
-        "cosine of 0.",
-        default=1.0,
-    )
-    pooling: str | None = option(
-        "What becomes the vector of a text: the mean or max of the last layer "
-        "over all tokens, the last layer at [CLS], or the pooler's output. "
-        "Default: as --init_checkpoint says, else mean.",
-        default=None,
-        choices=POOLINGS,
-    )
-    normalize: bool | None = option(
-        "Whether exported vectors, and those of the release, have length 1. "
-        "Default: as --init_checkpoint says, else true.",
-        default=None,
-    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,16 +44,13 @@ class Split:
 @settings.precision_restored()
 def run(config: EmbeddingsConfig) -> TrainingResult:
     """Trains, evaluates, predicts and exports a model for vectors of texts."""
+    config.check()
     splits = settings.splits(config)
-    if splits and not config.data_dir:
-        raise InputError("--data_dir is required, except to export only.")
     config, start = resolve(config, *_HEADS)
     config = _with_pooling(config, start)
-    data_set = _data_set(config)
-    if config.max_score <= 0:
-        raise wrong_value("--max_score", "a number above 0", config.max_score)
-    fine_tuning.warn_ignored(config, _CUSTOM_OPTIONS)
-    largest = _LARGEST.get(data_set.name, config.max_score)
+    data_set = config.data_set()
+    config.warn_ignored()
+    largest = LARGEST.get(data_set.name, config.max_score)
     # All input is checked before anything is written.
     parts = {
         split: data_set.split(split, config.data_dir)[0] for split in splits
@@ -225,8 +132,7 @@ def _run_steps(
 
 def _with_pooling(config: EmbeddingsConfig, start: Start) -> EmbeddingsConfig:
     """Fills in the options that the model may record."""
-    if config.bilstm_head:
-        raise InputError("--bilstm_head needs a script whose models have one.")
+    config.require_no_bilstm()
     known = dict(start.trained_with)
     if not config.do_train:
         known |= output_folder.recorded_facts(config.output_dir)
@@ -242,31 +148,6 @@ def _with_pooling(config: EmbeddingsConfig, start: Start) -> EmbeddingsConfig:
         str(config.normalize).lower(),
     )
     return config
-
-
-def _data_set(config: EmbeddingsConfig) -> DataSet:
-    name = config.task_name.lower()
-    if name != custom.NAME:
-        found = datasets.find(name, skip_malformed=config.skip_malformed_rows)
-        if found.name not in _LARGEST:
-            raise InputError(
-                f"--task_name={name} has no similarities. Give one of "
-                f"{', '.join(_LARGEST)}, or {custom.NAME} with columns."
-            )
-        return found
-    return custom.data_set(
-        config.data_dir or "",
-        train_file=config.train_file,
-        dev_file=config.dev_file,
-        test_file=config.test_file,
-        text_a_column=config.text_a_column,
-        text_b_column=config.text_b_column,
-        id_column=config.id_column,
-        label_column=config.label_column,
-        has_header=config.header,
-        problem="regression",
-        skip_malformed=config.skip_malformed_rows,
-    )
 
 
 def _is_scored(data_set: DataSet) -> bool:

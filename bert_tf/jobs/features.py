@@ -1,22 +1,6 @@
-"""Writes BERT's vectors of texts to a file, as features for other models.
+"""Writes BERT's vectors of texts to a file: the job of extract_features.py.
 
-    python extract_features.py \\
-        --input_file=/tmp/input.txt --output_file=/tmp/output.jsonl \\
-        --init_checkpoint=uncased_L-12_H-768_A-12/bert_model.ckpt \\
-        --layers=-1,-2,-3,-4 --max_seq_length=128
-
---input_file has a text, or a pair `first ||| second`, per line. The output
-keeps the order: the original's JSON lines with the vectors of every token, or
-the much smaller --output_format=npz or tfrecord. --pooling=mean gives one
-vector per text, and --layers also accepts names such as concat_last_four.
-The configuration, vocabulary and casing are read from the checkpoint; use
---bert_config_file, --vocab_file and --do_lower_case if it does not contain
-them.
-
---do_export --export_dir=DIR writes a SavedModel for TensorFlow Serving that
-takes texts and returns the vectors of --layers and --pooling or, without them,
-two vectors per text. It needs no --input_file.
-Source: `extract_features.py` of google-research/bert; section 5.3 of the paper.
+Its options and files are explained in options/features.py.
 """
 
 import dataclasses
@@ -33,19 +17,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from bert_tf import cli, files
+from bert_tf import cli
 from bert_tf.config import BertConfig
 from bert_tf.data import processes
-from bert_tf.errors import InputError, in_file, listed, wrong_value
-from bert_tf.feature_tagger import CHOICES, Choice
+from bert_tf.errors import in_file, wrong_value
+from bert_tf.feature_tagger import Choice
 from bert_tf.jobs import settings
-from bert_tf.jobs.settings import (
-    MOST_EXAMPLES,
-    MOST_TOKENS,
-    DeviceOptions,
-    ExportOptions,
-    PretrainedOptions,
-)
+from bert_tf.jobs.options.features import FeaturesConfig
 from bert_tf.jobs.start import (
     Start,
     find_start,
@@ -54,13 +32,11 @@ from bert_tf.jobs.start import (
     with_recorded,
 )
 from bert_tf.modeling import BertModel
-from bert_tf.options import option
 from bert_tf.pretrained import load_checkpoint
 from bert_tf.serving.export import export, require_export_dir
 from bert_tf.serving.served import ServedEncoder
 from bert_tf.tasks.encoding import TextEncoding
 from bert_tf.tasks.features import (
-    POOLINGS,
     WRITERS,
     Compute,
     TextFeatures,
@@ -79,65 +55,6 @@ from bert_tf.training.workers import (
 )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class FeaturesConfig(PretrainedOptions, ExportOptions, DeviceOptions):
-    """Options of `extract_features.py`."""
-
-    input_file: str | None = option(
-        "UTF-8 text file with a text, or a pair `first ||| second`, per line.",
-        default=None,
-        per_worker=True,
-    )
-    output_file: str | None = option(
-        "File to write.", default=None, per_worker=True
-    )
-    output_format: str = option(
-        "jsonl: the original's format, 32 kB per token of BERT-Base; npz: for "
-        "numpy.load; tfrecord.",
-        default="jsonl",
-        choices=tuple(sorted(WRITERS)),
-    )
-    layers: str = option(
-        "Layers: numbers (0 is the first, -1 the last), layer_0 and so on, "
-        f"{', '.join(CHOICES)}, or all. By default the last four, or all of a "
-        "model that has fewer.",
-        fallback="-1,-2,-3,-4",
-    )
-    pooling: str = option(
-        "none: a vector per token. cls, mean, max: one vector per text, the "
-        "vector of [CLS], or the mean or maximum over the tokens, [CLS] and "
-        "[SEP] included.",
-        fallback="none",
-        choices=tuple(POOLINGS),
-    )
-    max_seq_length: int = option(
-        "Largest number of tokens of a text, [CLS] and [SEP] included; longer "
-        "texts are truncated.",
-        fallback=128,
-        at_least=3,
-        at_most=MOST_TOKENS,
-    )
-    doc_stride: int | None = option(
-        "Reads longer texts in windows of --max_seq_length tokens that start "
-        "this many tokens apart. Pooled vectors are of all windows; each token "
-        "has the vector of the window with the most context around it.",
-        default=None,
-        at_least=1,
-        at_most=MOST_TOKENS,
-    )
-    batch_size: int = option(
-        "Number of texts of --max_seq_length in a batch. A batch of shorter "
-        "texts holds more.",
-        default=32,
-        at_least=1,
-        at_most=MOST_EXAMPLES,
-    )
-    use_one_hot_embeddings: bool = option(
-        "Ignored, for old command lines: the vectors are the same.",
-        default=False,
-    )
-
-
 @settings.precision_restored()
 def run(config: FeaturesConfig) -> list[str]:
     """Writes the vectors of all texts, and exports the model.
@@ -145,7 +62,7 @@ def run(config: FeaturesConfig) -> list[str]:
     Returns:
       The paths that were written: the output file, the folder of exports.
     """
-    _check_flags(config)
+    config.check()
     start = find_start(config)
     are_chosen = config.layers is not None or config.pooling is not None
     if not config.input_file:
@@ -193,30 +110,6 @@ def _compare_workers(
     }
     inputs = {"--input_file": [config.input_file]} if config.input_file else {}
     require_same_settings(strategy, facts, inputs)
-
-
-def _check_flags(config: FeaturesConfig) -> None:
-    needed = {"input_file", "output_file"}
-    given = {name for name in needed if getattr(config, name)}
-    if given != needed and (given or not config.do_export):
-        missing = listed(f"--{name}" for name in sorted(needed - given))
-        raise InputError(
-            f"{missing} must be given: --input_file and --output_file are "
-            "required, except to export only."
-        )
-    if config.do_export and not config.export_dir:
-        raise InputError("--do_export needs --export_dir.")
-    if config.doc_stride is not None and config.do_export:
-        raise InputError("--do_export does not support --doc_stride.")
-    if config.doc_stride is not None and config.pooling == "cls":
-        raise wrong_value(
-            "--pooling", "none, mean or max with --doc_stride", config.pooling
-        )
-    if given:
-        files.check_outputs(
-            {"output file": [config.output_file]},
-            {"input file": [config.input_file]},
-        )
 
 
 def _require_pooling(config: FeaturesConfig, bert_config: BertConfig) -> None:

@@ -1,19 +1,8 @@
-"""Asks a pre-trained model for masked words.
+"""Asks a pre-trained model for masked words: the job of fill_mask.py.
 
-    python fill_mask.py \\
-        --init_checkpoint=/tmp/pretraining_output/release \\
-        --text="The capital of France is [MASK]."
-
-prints the most probable words for every [MASK], with their probabilities. With
---text_b it also prints the probability that --text_b follows --text; then each
-text may have [MASK] or not. Without --text it reads a text, or a pair
-`first ||| second`, from each line of the standard input.
-
---do_export --export_dir=DIR writes a SavedModel for TensorFlow Serving that
-fills in the masked words of texts. No text is read then.
+Its options and files are explained in options/fill_mask.py.
 """
 
-import dataclasses
 import sys
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -23,9 +12,8 @@ from bert_tf import cli
 from bert_tf.errors import InputError
 from bert_tf.heads import BertPretrainer
 from bert_tf.interop.checkpoint import Pretrained
-from bert_tf.jobs.settings import ExportOptions, PretrainedOptions
+from bert_tf.jobs.options.fill_mask import FillMaskConfig
 from bert_tf.jobs.start import find_start
-from bert_tf.options import option
 from bert_tf.pretrained import compare_configs, open_pretrained
 from bert_tf.serving.export import export, require_export_dir
 from bert_tf.serving.served import ServedMaskedLM
@@ -42,23 +30,6 @@ from bert_tf.tasks.fill_mask import (
 from bert_tf.tokenization.wordpiece import FullTokenizer
 from bert_tf.training.weights import restore
 from bert_tf.variables import checkpoint_variables
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class FillMaskConfig(PretrainedOptions, ExportOptions):
-    """Options of `fill_mask.py`."""
-
-    text: str | None = option(
-        "Text with one or more [MASK]; with --text_b, any text.", default=None
-    )
-    text_b: str | None = option(
-        "Text that may follow --text; the model says how likely that is.",
-        default=None,
-    )
-    top_k: int = option(
-        "Number of words to show per [MASK].", default=5, at_least=1
-    )
-
 
 # Variables that filling in masked words does not use.
 UNUSED = r"bert/pooler/|cls/seq_relationship/"
@@ -88,9 +59,7 @@ def run(config: FillMaskConfig) -> list[Filled]:
     Returns:
       What was printed; an empty list after an export.
     """
-    if config.text_b is not None and config.text is None:
-        raise InputError("--text_b needs --text, the text before it.")
-    _check_export(config)
+    config.check()
     start = find_start(config)
     # Position embeddings above the length of the training are random.
     length = start.trained_with.get("max_seq_length")
@@ -129,13 +98,6 @@ def run(config: FillMaskConfig) -> list[Filled]:
             raise InputError(f"{place}{error}") from error
         _show(filled[-1])
     return filled
-
-
-def _check_export(config: FillMaskConfig) -> None:
-    if config.do_export and config.text is not None:
-        raise InputError("--do_export and --text exclude each other.")
-    if config.do_export and not config.export_dir:
-        raise InputError("--do_export needs --export_dir.")
 
 
 def _require_next_sentence(pretrained: Pretrained) -> None:

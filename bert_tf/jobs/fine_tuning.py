@@ -38,7 +38,6 @@ from bert_tf.jobs.trials import Trial
 from bert_tf.optimization import layerwise_rates
 from bert_tf.serving.export import export
 from bert_tf.serving.served import Served
-from bert_tf.tasks import custom
 from bert_tf.training import results
 from bert_tf.training.distribution import agreement, is_chief
 from bert_tf.training.estimator import (
@@ -425,20 +424,9 @@ def prepare(
       teacher: The model to learn from, if any.
 
     Raises:
-      InputError: --save_best names an unknown metric, or is missing with
-        --early_stopping_patience; --lora_rank has no pre-trained weights; the
-        devices cannot be used; or a training has no step.
+      InputError: --save_best names an unknown metric, the devices cannot be
+        used, or a training has no step.
     """
-    if config.lora_rank and not config.init_checkpoint:
-        raise InputError(
-            "--lora_rank trains adapters of a pre-trained encoder. Name one "
-            "with --init_checkpoint."
-        )
-    if config.lora_alpha and not config.lora_rank:
-        raise InputError(
-            "--lora_alpha has no effect without --lora_rank. Leave it out, or "
-            "give --lora_rank."
-        )
     task.lora_rank, task.lora_alpha = config.lora_rank, config.lora_alpha
     strategy = settings.connect(config)
     training = settings.training_config(config, 1, 0)
@@ -468,35 +456,12 @@ def prepare(
     )
 
 
-def warn_ignored(config: Any, names: Iterable[str]) -> None:
-    """Logs options that only custom files have, with another task.
-
-    Args:
-      config: The options of a job with --task_name.
-      names: The names of the options.
-    """
-    ignored = [
-        f"--{field.name}"
-        for field in dataclasses.fields(config)
-        if field.name in names and getattr(config, field.name) != field.default
-    ]
-    if ignored and config.task_name.lower() != custom.NAME:
-        logging.warning(
-            "Ignoring %s, for --task_name=custom only", listed(ignored)
-        )
-
-
 def _selecting_metric(
     config: FineTuningOptions, metrics: Sequence[str]
 ) -> str | None:
     """Returns the full name of the metric of --save_best, if any."""
     name = config.save_best
     if name is None:
-        if config.early_stopping_patience:
-            raise InputError(
-                "--early_stopping_patience needs --save_best, the metric that "
-                "it watches."
-            )
         return None
     for metric in (name, f"eval_{name}"):
         if metric in metrics:
@@ -531,11 +496,6 @@ def plan_trainings(
     plan = {}
     for trial in trials.plan(base, config.num_seeds, config.search):
         epochs, batch_size = trial.num_train_epochs, trial.train_batch_size
-        if epochs <= 0:
-            raise InputError(
-                "--num_train_epochs must be more than 0 to train; got "
-                f"{epochs:g}. Leave out --do_train to use a model as it is."
-            )
         steps = int(num_examples / batch_size * epochs)
         if steps < 1:
             raise InputError(

@@ -127,11 +127,6 @@ def _claim(
         # Evaluating or predicting while another process trains is fine.
         stack.enter_context(locked(folder))
     if config.overwrite_output_dir:
-        if not config.do_train:
-            raise InputError(
-                "--overwrite_output_dir, which replaces the model in "
-                f"{folder}, needs --do_train."
-            )
         if config.do_export:
             # If the export cannot be written, the old run should stay.
             require_export_dir(settings.export_dir(config))
@@ -183,7 +178,7 @@ def _settings(
         names.extend(_SEARCHED)
     if not settings.are_several(config):
         names.append("random_seed")
-    chosen = {}
+    chosen: dict[str, Any] = {}
     if settings.selects(config):
         names.extend(_SCORED_WITH)
         chosen["development_set"] = development_set
@@ -374,6 +369,30 @@ def recorded_facts(folder: str, name: str = FACTS) -> dict[str, Any]:
     """
     record = read_record(folder, name) if is_trained(folder) else {}
     return {**record.get("facts", {}), **record.get("settings", {})}
+
+
+def find_release(config: FineTuningOptions) -> str | None:
+    """Returns the model in --output_dir that a run uses as it is, if any.
+
+    Without training, it takes precedence over --init_checkpoint, from which it
+    was trained.
+
+    Raises:
+      InputError: There is no model to use.
+    """
+    release = os.path.join(config.output_dir, RELEASE)
+    if config.do_train:
+        return None
+    if files.exists(os.path.join(release, f"{WEIGHTS}.index")):
+        return release
+    if not (
+        config.init_checkpoint
+        or config.bert_config_file
+        or is_trained(config.output_dir)
+    ):
+        # A message about a missing configuration would mislead.
+        raise no_model(config.output_dir)
+    return None
 
 
 def no_model(folder: str) -> InputError:

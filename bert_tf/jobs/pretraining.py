@@ -1,27 +1,6 @@
-"""Pre-trains BERT on masked words and next sentences.
+"""Pre-trains BERT: the job of run_pretraining.py.
 
-    python run_pretraining.py \\
-        --input_file=/tmp/tf_examples.tfrecord \\
-        --eval_input_file=/tmp/held_out.tfrecord \\
-        --bert_config_file=bert_config.json \\
-        --vocab_file=vocab.txt \\
-        --output_dir=/tmp/pretraining_output \\
-        --do_train --do_eval \\
-        --max_seq_length=128 --max_predictions_per_seq=20 \\
-        --train_batch_size=32 --learning_rate=1e-4 \\
-        --num_train_steps=20 --num_warmup_steps=10
-
-The records come from create_pretraining_data.py, of this project or of
-google-research/bert. The job writes to --output_dir:
-
-- `model.ckpt-STEP`, the training checkpoints; rerun the command to resume.
-- `pretraining.json`, the kind of model; runs of another kind fail.
-- TensorBoard's event files, and `evaluations.jsonl` with --eval_steps.
-- `eval_results.txt`, with --do_eval.
-- `release/`, to fine-tune from: `bert_model.ckpt`, `bert_config.json` and
-  `vocab.txt`.
-- `export/`, with --do_export: a SavedModel for TensorFlow Serving that fills in
-  masked words.
+Its options and files are explained in options/pretraining.py.
 """
 
 import contextlib
@@ -37,12 +16,12 @@ from absl import logging
 
 import bert_tf.quiet_tensorflow  # noqa: F401
 from bert_tf import cli, files
-from bert_tf.config import ATTENTION_DIRECTIONS, BertConfig
+from bert_tf.config import BertConfig
 from bert_tf.corpus import creation
 from bert_tf.data import pipeline
 from bert_tf.data.pretraining_data import PretrainingData, inspect_files
 from bert_tf.data.records import suggest_skip_corrupt
-from bert_tf.errors import InputError, wrong_value
+from bert_tf.errors import InputError
 from bert_tf.interop.checkpoint import (
     Pretrained,
     read_metadata,
@@ -52,13 +31,8 @@ from bert_tf.interop.checkpoint import (
 )
 from bert_tf.jobs import output_folder, settings
 from bert_tf.jobs.fine_tuning import TrainingResult, export_kept, log_hooks
+from bert_tf.jobs.options.pretraining import PretrainingConfig
 from bert_tf.jobs.output_folder import RELEASE, WEIGHTS
-from bert_tf.jobs.settings import (
-    DeviceOptions,
-    ExportOptions,
-    ModelOptions,
-    TrainingOptions,
-)
 from bert_tf.jobs.start import (
     find_config,
     require_length,
@@ -66,149 +40,33 @@ from bert_tf.jobs.start import (
     vocabulary_checksum,
     with_recorded,
 )
-from bert_tf.options import option
 from bert_tf.pretrained import open_pretrained, open_weights
 from bert_tf.serving.export import require_export_dir
 from bert_tf.serving.served import ServedMaskedLM
 from bert_tf.tasks.encoding import TextEncoding
-from bert_tf.tasks.pretraining import OBJECTIVES, PretrainingTask
+from bert_tf.tasks.pretraining import PretrainingTask
 from bert_tf.tokenization.vocabulary_file import load_vocab, require_fit
 from bert_tf.training.checkpoints import CheckpointManager
 from bert_tf.training.distribution import is_chief
 from bert_tf.training.estimator import Estimator
 from bert_tf.training.hooks import Evaluation, Hook
 from bert_tf.training.results import write_results
-from bert_tf.training.settings import TrainingConfig
 from bert_tf.training.workers import by_chief, require_same_settings
 
 # In --output_dir: the kind of model that is trained there.
 _RECORD = "pretraining.json"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PretrainingConfig(
-    ModelOptions, ExportOptions, TrainingOptions, DeviceOptions
-):
-    """Options of `run_pretraining.py`."""
-
-    model_size: str | None = option(
-        "Instead of --bert_config_file: a published size, such as base or "
-        "L-4_H-256 or L-3_H-768_A-12, with the vocabulary of --vocab_file.",
-        default=None,
-    )
-    attention_direction: str | None = option(
-        "Which tokens a token attends to: all, or itself and those before it. "
-        "The release records it. Default: as the configuration says, else "
-        "bidirectional.",
-        default=None,
-        choices=ATTENTION_DIRECTIONS,
-    )
-    initializer_range: float | None = option(
-        "Standard deviation of the initial weights. Narrow models learn sooner "
-        "with more than BERT-Base: 0.05 at a width of 128. Default: as the "
-        "configuration says, else 0.02.",
-        default=None,
-    )
-    dropout_rate: float | None = option(
-        "Dropout rate of hidden states and attention. Default: as the "
-        "configuration says, else 0.1.",
-        default=None,
-        at_least=0.0,
-        below=1.0,
-    )
-    input_file: str = option(
-        "TFRecord files to train on: globs, separated by commas.",
-        per_worker=True,
-    )
-    eval_input_file: str | None = option(
-        "TFRecord files to evaluate on. Default: --input_file, as in the "
-        "original.",
-        default=None,
-        per_worker=True,
-    )
-    output_dir: str = option(
-        "Directory of checkpoints and results.", per_worker=True
-    )
-    vocab_file: str | None = option(
-        "Vocabulary file, to copy beside the released weights.",
-        default=None,
-        per_worker=True,
-    )
-    max_seq_length: int = option(
-        "Sequence length of the records.",
-        fallback=128,
-        at_least=1,
-        at_most=settings.MOST_TOKENS,
-    )
-    max_predictions_per_seq: int = option(
-        "Number of masked positions in each record.",
-        default=20,
-        at_least=1,
-        at_most=settings.MOST_TOKENS,
-    )
-    do_train: bool = option("Whether to train.", default=False)
-    do_eval: bool = option("Whether to evaluate.", default=False)
-    num_train_steps: int = option("Number of steps.", default=100_000)
-    num_warmup_steps: int = option(
-        "Number of steps in which the learning rate rises to its peak.",
-        default=10_000,
-    )
-    stop_at_step: int = option(
-        "Step at which the first phase of a run stops, while the learning rate "
-        "still decays towards --num_train_steps. A second command continues "
-        "from there. 0: no phases.",
-        default=0,
-    )
-    pack_sequences: bool = option(
-        "Whether short examples share a row of --max_seq_length: the same "
-        "losses with less padding. --train_batch_size and --eval_batch_size "
-        "then count rows; the log reports the number of examples.",
-        default=False,
-    )
-    max_eval_steps: int = option(
-        "Largest number of evaluation batches; 0 for all.",
-        default=100,
-        at_least=0,
-        at_most=2**31 - 1,
-    )
-    eval_steps: int = option(
-        "Number of steps between evaluations during training; 0 for none.",
-        default=0,
-        at_least=0,
-    )
-    skip_corrupt_records: bool = option(
-        "Whether to skip the damaged parts of record files, which are read "
-        "through first. The log and the results report how much was skipped.",
-        default=False,
-    )
-    next_sentence: bool = option(
-        "Whether to train next-sentence prediction. Without it, records need "
-        "no next-sentence labels.",
-        default=True,
-    )
-    objective: str = option(
-        "masked_lm: predict masked words. causal_lm: predict each word from "
-        "the words before it, from the same records with their masks undone.",
-        default="masked_lm",
-        choices=tuple(OBJECTIVES),
-    )
-
-
 @settings.precision_restored()
 @suggest_skip_corrupt()
 def run(config: PretrainingConfig) -> TrainingResult:
     """Pre-trains, evaluates, releases and exports a model."""
+    config.check()
     bert_config = _read_config(config)
     if config.do_export and not config.do_train:
         config = _with_recorded(config)
     config = config.with_fallbacks()
     _check_options(config, bert_config)
-    training = dataclasses.replace(
-        settings.training_config(
-            config, config.num_train_steps, config.num_warmup_steps
-        ),
-        stop_at_step=config.stop_at_step,
-    )
     train_files, eval_files = _record_files(config)
     output_folder.require_writable(config.output_dir)
     encoding = _encoding(config, train_files) if config.do_export else None
@@ -223,20 +81,20 @@ def run(config: PretrainingConfig) -> TrainingResult:
         data = _data(config, task, train_files, eval_files)
         with pipeline.input_errors([*train_files, *eval_files]):
             estimator, metrics = _train_and_evaluate(
-                config, training, task, strategy, data, encoding
+                config, task, strategy, data, encoding
             )
         return _finish(config, estimator, train_files, metrics, data, encoding)
 
 
 def _train_and_evaluate(
     config: PretrainingConfig,
-    training: TrainingConfig,
     task: PretrainingTask,
     strategy: Any,
     data: PretrainingData,
     encoding: TextEncoding | None,
 ) -> tuple[Estimator, dict[str, float] | None]:
     """Returns the trained model, and its metrics with --do_eval."""
+    training = config.training()
     if config.do_eval or config.eval_steps > 0:
         # Counts the evaluation records, so that a truncated file fails before
         # training.
@@ -395,18 +253,7 @@ def _with_recorded(config: PretrainingConfig) -> PretrainingConfig:
 
 
 def _check_options(config: PretrainingConfig, bert_config: BertConfig) -> None:
-    """Compares options with each other and with the files they name."""
-    if not (config.do_train or config.do_eval or config.do_export):
-        raise InputError(
-            "Nothing to do: give one or several of --do_train, --do_eval, "
-            "--do_export."
-        )
-    if config.do_export and config.objective != "masked_lm":
-        raise wrong_value(
-            "--objective",
-            "masked_lm with --do_export, whose model fills in masked words",
-            config.objective,
-        )
+    """Compares options with the files they name."""
     require_length(config.max_seq_length, bert_config)
     is_new = not CheckpointManager(config.output_dir).steps()
     if config.init_checkpoint and is_new:

@@ -1,6 +1,7 @@
 """Options that several jobs share, and the library objects made from them.
 
-TensorFlow is imported inside functions, so that --help does not wait for it.
+TensorFlow is imported inside functions, so that a command line can be checked
+without it.
 """
 
 import contextlib
@@ -12,17 +13,23 @@ from typing import TYPE_CHECKING, Any
 
 from bert_tf.errors import InputError, wrong_value
 from bert_tf.options import Options, option
+from bert_tf.training.settings import TrainingConfig
 from bert_tf.version import __version__
 
 if TYPE_CHECKING:
     from bert_tf.config import BertConfig
     from bert_tf.data.batching import Padding
     from bert_tf.training.distribution import DistributionConfig
-    from bert_tf.training.settings import TrainingConfig
 
 # Values above these limits are typing mistakes that would fill the memory.
 MOST_EXAMPLES = 2**20
 MOST_TOKENS = 10**5
+
+# The names of `feature_tagger.CHOICES`.
+HIDDEN_STATES = (
+    *("embeddings", "second_to_last", "last"),
+    *("sum_last_four", "concat_last_four", "sum_all"),
+)
 
 # The number of batch lengths if XLA compiles a program for each.
 _LENGTHS = 4
@@ -378,6 +385,24 @@ class DistillationOptions(FineTuningOptions):
     )
 
 
+def incomplete_model(
+    what: str, config: ModelOptions, checkpoint: str | None = None
+) -> InputError:
+    """Returns the error for a model without "configuration" or "vocabulary".
+
+    `checkpoint` is the path of the checkpoint that has none, if any.
+    """
+    flags = "vocab_file"
+    if what == "configuration":
+        has_size = hasattr(config, "model_size")
+        flags = f"bert_config_file{', --model_size' if has_size else ''}"
+    if checkpoint is not None:
+        return InputError(f"{checkpoint} contains no {what}. Give --{flags}.")
+    return InputError(
+        f"Give --{flags}, or an --init_checkpoint that contains a {what}."
+    )
+
+
 @contextlib.contextmanager
 def precision_restored() -> Iterator[None]:
     """Restores Keras's dtype policy, which `connect` changes, after a job."""
@@ -410,12 +435,8 @@ def connect(config: DeviceOptions) -> Any:
     return strategy
 
 
-def distribution_config(config: DeviceOptions) -> "DistributionConfig":
-    """Returns the devices that the options name."""
-    from bert_tf.training.distribution import DistributionConfig
-
-    # Scripts often pass --tpu_name and --use_tpu from variables. As in the
-    # original, a name without --use_tpu selects no TPU.
+def require_devices(config: DeviceOptions) -> None:
+    """Raises InputError if the options name two kinds of devices."""
     strategy = config.distribution_strategy
     if config.use_tpu and strategy not in ("auto", "tpu"):
         raise wrong_value(
@@ -423,6 +444,16 @@ def distribution_config(config: DeviceOptions) -> "DistributionConfig":
             "auto or tpu, since --use_tpu is set",
             strategy,
         )
+
+
+def distribution_config(config: DeviceOptions) -> "DistributionConfig":
+    """Returns the devices that the options name."""
+    from bert_tf.training.distribution import DistributionConfig
+
+    require_devices(config)
+    # Scripts often pass --tpu_name and --use_tpu from variables. As in the
+    # original, a name without --use_tpu selects no TPU.
+    strategy = config.distribution_strategy
     wants_tpu = config.use_tpu or strategy == "tpu"
     return DistributionConfig(
         strategy="tpu" if wants_tpu else strategy,
@@ -437,21 +468,19 @@ def jit_compile(config: DeviceOptions) -> bool | None:
     return {"auto": None, "true": True, "false": False}[config.jit_compile]
 
 
-def export_dir(config: ExportOptions) -> str:
+def export_dir(config: Any) -> str:
     """Returns the folder of the SavedModels of a job with --output_dir."""
     return config.export_dir or os.path.join(config.output_dir, "export")
 
 
 def training_config(
     config: Any, num_train_steps: int, num_warmup_steps: int
-) -> "TrainingConfig":
+) -> TrainingConfig:
     """Returns the settings of a training.
 
     `config` is a `TrainingOptions` and a `DeviceOptions`. The learning rate
     rises for `num_warmup_steps`.
     """
-    from bert_tf.training.settings import TrainingConfig
-
     shared = {
         field.name: getattr(config, field.name)
         for field in dataclasses.fields(TrainingOptions)
@@ -524,11 +553,6 @@ def frozen_layers(
     number = config.num_frozen_layers
     if number is None:
         return []
-    if config.lora_rank:
-        raise InputError(
-            "--num_frozen_layers has no effect with --lora_rank, which freezes "
-            "all layers. Leave out one of them."
-        )
     if number > bert_config.num_hidden_layers:
         raise wrong_value(
             "--num_frozen_layers",

@@ -1,34 +1,9 @@
-"""Fine-tunes BERT to answer questions: SQuAD 1.1, SQuAD 2.0, KorQuAD.
+"""Fine-tunes BERT to answer questions: the job of run_squad.py.
 
-    python run_squad.py \\
-        --train_file=squad/train-v1.1.json \\
-        --predict_file=squad/dev-v1.1.json \\
-        --init_checkpoint=uncased_L-12_H-768_A-12/bert_model.ckpt \\
-        --output_dir=/tmp/squad_output \\
-        --do_train --do_predict --do_eval \\
-        --train_batch_size=12 --learning_rate=3e-5 --num_train_epochs=2 \\
-        --max_seq_length=384 --doc_stride=128
-
-The configuration, vocabulary and casing are read from the checkpoint; use
---bert_config_file, --vocab_file and --do_lower_case if it does not contain
-them. Add --version_2_with_negative for SQuAD 2.0, whose questions may have no
-answer, and --scorer=korquad for KorQuAD.
-
-The job writes to --output_dir:
-
-- `predictions.json`, `nbest_predictions.json` and, for 2.0, `null_odds.json`,
-  with --do_predict.
-- `eval_results.txt` and `.json`, with --do_eval: the official scores of
-  --predict_file.
-- `release/`, the fine-tuned model, which --init_checkpoint accepts.
-- `export/`, with --do_export: a SavedModel for TensorFlow Serving.
-
-Rerun the command to resume. Source: `run_squad.py` of google-research/bert;
-sections 4.2 and 4.3 of the paper.
+Its options and files are explained in options/squad.py.
 """
 
 import contextlib
-import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Sequence
 
@@ -38,13 +13,12 @@ import bert_tf.quiet_tensorflow  # noqa: F401
 from bert_tf import cli
 from bert_tf.data import buckets, cache
 from bert_tf.data.batching import Features
-from bert_tf.errors import InputError, in_file
+from bert_tf.errors import in_file
 from bert_tf.jobs import fine_tuning, output_folder, settings
 from bert_tf.jobs.fine_tuning import FineTuning, TrainingResult
-from bert_tf.jobs.settings import DistillationOptions
+from bert_tf.jobs.options.squad import SquadConfig
 from bert_tf.jobs.start import Start, resolve
 from bert_tf.jobs.teacher import find_teacher
-from bert_tf.options import option
 from bert_tf.serving.spans import ServedSpanLabeler
 from bert_tf.tasks.answers import (
     Answered,
@@ -69,80 +43,13 @@ from bert_tf.training.estimator import Estimator
 from bert_tf.training.workers import chief_first
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SquadConfig(DistillationOptions):
-    """Options of `run_squad.py`."""
-
-    train_file: str | None = option(
-        "JSON file in SQuAD's format to train on.",
-        default=None,
-        per_worker=True,
-    )
-    predict_file: str | None = option(
-        "JSON file in SQuAD's format with the questions to answer.",
-        default=None,
-        per_worker=True,
-    )
-    max_seq_length: int = option(
-        "Largest number of tokens of a window, [CLS] and [SEP] included.",
-        fallback=384,
-        at_least=3,
-        at_most=settings.MOST_TOKENS,
-    )
-    doc_stride: int = option(
-        "Number of tokens from the start of a window to the start of the next.",
-        fallback=128,
-        at_least=1,
-    )
-    max_query_length: int = option(
-        "Largest number of tokens of a question; longer ones are truncated.",
-        fallback=64,
-        at_least=1,
-    )
-    n_best_size: int = option(
-        "Number of start and end positions to consider in each window, and of "
-        "answers in nbest_predictions.json.",
-        default=20,
-        at_least=1,
-        at_most=10**4,
-    )
-    max_answer_length: int = option(
-        "Largest number of tokens of an answer.", default=30, at_least=1
-    )
-    version_2_with_negative: bool = option(
-        "Whether questions may have no answer, as in SQuAD 2.0.",
-        fallback=False,
-    )
-    null_score_diff_threshold: float = option(
-        "2.0: a question has no answer if the score of no answer exceeds the "
-        "score of the best span by more than this. Use eval_best_f1_thresh; or "
-        "-1e6, which answers no question, if a warning recommends it.",
-        default=0.0,
-    )
-    scorer: str = option(
-        "Official scores that --do_eval computes: SQuAD's, on words, or "
-        "KorQuAD's, on characters.",
-        default="squad",
-        choices=("squad", "korquad"),
-    )
-    strict: bool = option(
-        "Whether a question that cannot be trained on is an error. Default: "
-        "such questions are skipped and counted.",
-        default=False,
-    )
-    verbose_logging: bool = option(
-        "Ignored, for old command lines: the original warned of answers that "
-        "it did not find in their text, which are not searched for here.",
-        default=False,
-    )
-
-
 @settings.precision_restored()
 def run(config: SquadConfig) -> TrainingResult:
     """Fine-tunes, answers questions, scores the answers and exports."""
+    config.check()
     splits = settings.splits(config)
     config, start = resolve(config, "span")
-    _check_options(config, splits)
+    config.require_scorer()
     encoding = start.encoding(
         SpanEncoding,
         config.max_seq_length,
@@ -216,21 +123,6 @@ def _answer(
     metrics = _score(config, answers, estimator)
     tuning.write_metrics(estimator, metrics)
     return metrics
-
-
-def _check_options(config: SquadConfig, splits: Sequence[str]) -> None:
-    flags = {"train": "train_file", "dev": "predict_file"}
-    flags["test"] = "predict_file"
-    for split in splits:
-        if not getattr(config, flags[split]):
-            raise InputError(
-                f"--{flags[split]} is required: a JSON file of SQuAD."
-            )
-    if config.scorer == "korquad" and config.version_2_with_negative:
-        raise InputError(
-            "--scorer=korquad and --version_2_with_negative exclude each "
-            "other: all questions of KorQuAD 1.0 have an answer."
-        )
 
 
 def _rules(config: SquadConfig) -> AnswerRules:

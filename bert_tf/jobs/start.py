@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 
 from absl import logging
 
-from bert_tf import files
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError, listed, wrong_value
 from bert_tf.interop.checkpoint import (
@@ -25,7 +24,12 @@ from bert_tf.interop.checkpoint import (
     require_sizes,
 )
 from bert_tf.jobs import output_folder
-from bert_tf.jobs.settings import FineTuningOptions, ModelOptions, StartOptions
+from bert_tf.jobs.settings import (
+    FineTuningOptions,
+    ModelOptions,
+    StartOptions,
+    incomplete_model,
+)
 from bert_tf.options import OptionError, Options
 from bert_tf.pretrained import (
     compare_configs,
@@ -122,28 +126,15 @@ def resolve(
       InputError: No model was found, or it belongs to another task.
     """
     checkpoint, folder = config.init_checkpoint, config.output_dir
-    release = os.path.join(folder, output_folder.RELEASE)
-    weights = os.path.join(release, output_folder.WEIGHTS)
-    uses_release = not config.do_train and files.exists(f"{weights}.index")
-    if uses_release:
-        # The model in the folder takes precedence over the checkpoint that it
-        # was trained from.
-        if checkpoint:
-            logging.warning(
-                "--init_checkpoint=%s is ignored, since %s already has a "
-                "checkpoint",
-                checkpoint,
-                folder,
-            )
-        checkpoint = release
-    elif not (
-        config.do_train
-        or checkpoint
-        or config.bert_config_file
-        or output_folder.is_trained(folder)
-    ):
-        # A message about a missing configuration would mislead.
-        raise output_folder.no_model(folder)
+    release = output_folder.find_release(config)
+    if release and checkpoint:
+        logging.warning(
+            "--init_checkpoint=%s is ignored, since %s already has a "
+            "checkpoint",
+            checkpoint,
+            folder,
+        )
+    checkpoint = release or checkpoint
     start = find_start(dataclasses.replace(config, init_checkpoint=checkpoint))
     if not config.do_train:
         # Weights are merged as they are read.
@@ -169,7 +160,7 @@ def resolve(
         config = with_recorded(
             config, (folder, known), (checkpoint, start.trained_with)
         )
-    if uses_release:
+    if release:
         # `FineTuning.open_model` prefers later checkpoints to the release.
         start = dataclasses.replace(start, init_checkpoint=None)
     if getattr(config, "head_dropout", 0) is None:
@@ -256,12 +247,12 @@ def find_start(config: StartOptions) -> Start:
     path = config.init_checkpoint
     if not path:
         bert_config = find_config(config)
-        vocab = _vocab(config.vocab_file, None, bert_config)
+        vocab = _vocab(config, None, bert_config)
         uncased = config.do_lower_case is not False
         return Start(bert_config, vocab, uncased, config.strip_accents, None)
     pretrained = open_pretrained(path)
     bert_config = find_config(config, pretrained)
-    vocab = _vocab(config.vocab_file, pretrained, bert_config)
+    vocab = _vocab(config, pretrained, bert_config)
     require_sizes(bert_config, pretrained.weights)
     strip_accents = config.strip_accents
     if strip_accents is None:
@@ -290,24 +281,15 @@ def find_config(
       InputError: There is no configuration, or there are two.
     """
     size = getattr(config, "model_size", None)
-    if size and config.bert_config_file:
-        raise InputError(
-            "--model_size and --bert_config_file exclude each other."
-        )
-    if size and not config.vocab_file:
-        raise InputError(
-            f"--model_size={size} needs --vocab_file, which gives the "
-            "vocabulary size."
-        )
     if size:
         return BertConfig.from_name(size, len(load_vocab(config.vocab_file)))
     if config.bert_config_file:
         return read_config(config.bert_config_file)
     if pretrained is not None and pretrained.config is not None:
         return pretrained.config
-    has_size = hasattr(config, "model_size")
-    flags = f"bert_config_file{', --model_size' if has_size else ''}"
-    raise _missing(flags, "configuration", pretrained)
+    raise incomplete_model(
+        "configuration", config, pretrained and pretrained.path
+    )
 
 
 def vocabulary_checksum(vocab: Iterable[str]) -> str:
@@ -316,8 +298,9 @@ def vocabulary_checksum(vocab: Iterable[str]) -> str:
 
 
 def _vocab(
-    path: str | None, pretrained: Pretrained | None, config: BertConfig
+    files_of: ModelOptions, pretrained: Pretrained | None, config: BertConfig
 ) -> tuple[str, ...]:
+    path = files_of.vocab_file
     known = pretrained.vocab if pretrained is not None else None
     if path:
         vocab, where = load_vocab(path), path
@@ -327,7 +310,9 @@ def _vocab(
         where = f"the vocabulary of {pretrained.path}"
         vocab = load_vocab(known, where)
     else:
-        raise _missing("vocab_file", "vocabulary", pretrained)
+        raise incomplete_model(
+            "vocabulary", files_of, pretrained and pretrained.path
+        )
     require_fit(vocab, config.vocab_size, where)
     return tuple(vocab)
 
@@ -348,16 +333,6 @@ def _compare(
             lines[0],
             len(lines),
         )
-
-
-def _missing(
-    flags: str, what: str, pretrained: Pretrained | None
-) -> InputError:
-    if pretrained is None:
-        return InputError(
-            f"Give --{flags}, or an --init_checkpoint that contains a {what}."
-        )
-    return InputError(f"{pretrained.path} contains no {what}. Give --{flags}.")
 
 
 def _casing(wish: bool | None, pretrained: Pretrained) -> bool:

@@ -34,9 +34,6 @@ from bert_tf.tasks.examples import have_names
 from bert_tf.training.estimator import Estimator, EvaluationData
 from bert_tf.training.settings import TrainingConfig
 
-# Options that need --teacher. Not every job has all of them.
-_OPTIONS = ("distillation_weight", "temperature", "unlabeled_file")
-
 _Labels = tuple[str, ...]
 
 
@@ -124,7 +121,6 @@ def find_teacher(
       InputError: The teacher cannot be read, or is not a fine-tuned model of
         the same task with the same labels, vocabulary and casing.
     """
-    require_teacher(config)
     path = config.teacher
     if path is None or not config.do_train:
         return None
@@ -184,17 +180,6 @@ def _require_same_task(found: Pretrained, task: TeacherTask, path: str) -> None:
             "Remove it from its config.json to learn from the outputs before "
             "it.",
         )
-
-
-def require_teacher(config: DistillationOptions) -> None:
-    """Raises InputError for an option that needs --teacher, without it."""
-    for field in dataclasses.fields(config) if config.teacher is None else ():
-        given = getattr(config, field.name)
-        if field.name in _OPTIONS and given != field.default:
-            raise InputError(
-                f"--{field.name} has no effect without --teacher. Leave it "
-                "out, or name the teacher."
-            )
 
 
 def _fault(found: Pretrained, start: Start) -> str | None:

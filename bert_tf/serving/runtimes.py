@@ -7,7 +7,6 @@ large, so they are imported where they are used.
 
 import dataclasses
 import functools
-import importlib.util
 import json
 import math
 import os
@@ -25,7 +24,6 @@ from tensorflow.python.framework.convert_to_constants import (
 )
 
 from bert_tf.errors import in_file
-from bert_tf.packages import missing
 from bert_tf.serving import export, readme
 from bert_tf.serving.exported import Arrays, Exported, join_rows
 
@@ -51,7 +49,6 @@ class Runtime:
     Attributes:
       title: The name of the runtime.
       extension: The extension of the files.
-      packages: The packages that convert and run models.
       convert: Converts an export to the bytes of a float32 file.
       quantize: Converts an export, and the result of `convert`, to the bytes of
         a file with 8-bit weights.
@@ -60,17 +57,9 @@ class Runtime:
 
     title: str
     extension: str
-    packages: tuple[str, ...]
     convert: Callable[[Exported], bytes]
     quantize: Callable[[Exported, bytes], bytes]
     load: Callable[[bytes], Run]
-
-
-def require_packages(name: str) -> None:
-    """Raises InputError if a package of `RUNTIMES[name]` is missing."""
-    for package in RUNTIMES[name].packages:
-        if importlib.util.find_spec(package) is None:
-            raise missing(f"--format={name}", package, extra=name)
 
 
 def require_convertible(exported: Exported) -> None:
@@ -254,7 +243,6 @@ RUNTIMES = {
     "onnx": Runtime(
         "ONNX Runtime",
         ".onnx",
-        ("onnx", "onnxruntime", "tf2onnx"),
         _to_onnx,
         _to_onnx_int8,
         _run_onnx,
@@ -262,7 +250,6 @@ RUNTIMES = {
     "litert": Runtime(
         "LiteRT",
         ".tflite",
-        ("ai_edge_litert",),
         _to_litert,
         _to_litert_int8,
         _run_litert,

@@ -298,7 +298,7 @@ def answer_questions(
     logits are not finite.
     """
     faults = Faults()
-    parts = (
+    parts: Iterator[list[Answered]] = (
         _answer_part(part, encoding, predict, rules, faults)
         for part in split_questions(questions, encoding, _WINDOWS_AT_A_TIME)
     )
@@ -414,6 +414,7 @@ def official_scores(
         texts[key] = prediction.text
         if with_negative:
             spans[key] = prediction.best_span
+            assert prediction.null_odds is not None
             odds[key] = prediction.null_odds
     if with_negative:
         best = metrics.squad_v2(gold, spans, odds)

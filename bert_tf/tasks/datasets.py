@@ -208,8 +208,6 @@ class DataSet:
         for source in alternatives:
             for path in self._paths(source, data_dir):
                 for spelling in filter(files.exists, (path, f"{path}.gz")):
-                    if source.note:
-                        logging.info("%s: %s", spelling, source.note)
                     paths = [spelling]
                     if source.listing:
                         paths.append(_listing(spelling, source.listing))
@@ -275,7 +273,7 @@ class SplitFile:
         """Reads the examples.
 
         Args:
-          warn: Whether to log warnings.
+          warn: Whether to log warnings and the note of the source.
           is_labelled: Whether each row must have a label; by default those of
             the training and the development set.
 
@@ -284,6 +282,8 @@ class SplitFile:
         """
         path, *listings = self.files
         source, data_set = self.source, self.data_set
+        if source.note and warn:
+            logging.info("%s: %s", path, source.note)
         keys = {
             fields[0] if len(fields) == 1 else fields
             for listing in listings

@@ -20,6 +20,7 @@ import itertools
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from absl import logging
@@ -37,7 +38,9 @@ from bert_tf.errors import (
 )
 from bert_tf.metrics import entities, entity_scores
 from bert_tf.tasks.encoding import Encoded, TextEncoding
-from bert_tf.tasks.tagging import TaggingTask
+
+if TYPE_CHECKING:
+    from bert_tf.tasks.tagging import TaggingTask
 
 OUTSIDE = "O"
 DOCUMENT = "-DOCSTART-"
@@ -504,10 +507,10 @@ def label_numbers(
     numbers = {label: number for number, label in enumerate(labels)}
     found = []
     for sentence in sentences:
-        tags = sentence.tags or itertools.repeat(labels[0], len(sentence.words))
+        tags = sentence.tags or (labels[0],) * len(sentence.words)
         for word, tag in enumerate(tags):
             if tag not in numbers:
-                original = (sentence.original_tags or sentence.tags)[word]
+                original = (sentence.original_tags or tags)[word]
                 iob2 = f" ({tag} in IOB2)" if original != tag else ""
                 hint = did_you_mean(str(tag), labels)
                 raise in_file(
@@ -552,8 +555,9 @@ def choose_labels(
         ) from None
     if len(set(labels)) < len(labels):
         raise wrong_value("--labels", "different", ",".join(labels))
-    is_known = known and sorted(known) == sorted(labels)
-    return tuple(known if is_known else labels)
+    if known and sorted(known) == sorted(labels):
+        return tuple(known)
+    return tuple(labels)
 
 
 def word_tags(
@@ -576,7 +580,7 @@ def word_tags(
 
 
 def predicted_tags(
-    task: TaggingTask,
+    task: "TaggingTask",
     predictions: Mapping[str, np.ndarray],
     sentences: Sequence[Sentence],
 ) -> list[tuple[str, ...]]:
@@ -590,7 +594,7 @@ def predicted_tags(
 
 
 def score(
-    task: TaggingTask,
+    task: "TaggingTask",
     predictions: Mapping[str, np.ndarray],
     sentences: Sequence[Sentence],
 ) -> dict[str, float]:
@@ -598,7 +602,7 @@ def score(
 
     For the arguments see `predicted_tags`.
     """
-    gold = [sentence.tags for sentence in sentences]
+    gold = [sentence.tags or () for sentence in sentences]
     tags = predicted_tags(task, predictions, sentences)
     metrics = entity_scores(gold, tags)
     found = {f"eval_{name}": value for name, value in metrics.items()}

@@ -1,18 +1,18 @@
-"""Options of a training, checked when they are set."""
+"""Options of a training, checked when they are set.
+
+Keras is imported when an optimizer is made.
+"""
 
 import dataclasses
 import math
+from typing import TYPE_CHECKING
 
 from bert_tf.errors import listed, wrong_value
-from bert_tf.optimization import (
-    AdamWeightDecay,
-    Lamb,
-    RateMultipliers,
-    WarmupLinearDecay,
-    check_multipliers,
-)
 
-OPTIMIZERS = {"adamw": AdamWeightDecay, "lamb": Lamb}
+if TYPE_CHECKING:
+    from bert_tf.optimization import AdamWeightDecay, Lamb, RateMultipliers
+
+OPTIMIZERS = ("adamw", "lamb")
 
 # Seeds become int32 tensors and seeds of NumPy.
 MAX_SEED = 2**31 - 1
@@ -80,13 +80,16 @@ class TrainingConfig:
     iterations_per_loop: int = 1000
     random_seed: int = 12345
     jit_compile: bool | None = None
-    rate_multipliers: RateMultipliers = ()
+    rate_multipliers: "RateMultipliers" = ()
 
     def __post_init__(self):
         for name, smallest in _SMALLEST.items():
             in_range = smallest <= getattr(self, name) < math.inf
             self._require(name, in_range, f"at least {smallest} and finite")
-        check_multipliers(self.rate_multipliers)
+        if self.rate_multipliers:
+            from bert_tf.optimization import check_multipliers
+
+            check_multipliers(self.rate_multipliers)
         in_range = 0 < self.learning_rate < math.inf
         self._require("learning_rate", in_range, "above 0 and finite")
         in_range = self.random_seed <= MAX_SEED
@@ -113,13 +116,16 @@ class TrainingConfig:
         """The step at which this command ends."""
         return self.stop_at_step or self.num_train_steps
 
-    def make_optimizer(self) -> AdamWeightDecay | Lamb:
+    def make_optimizer(self) -> "AdamWeightDecay | Lamb":
         """Returns a new optimizer with its schedule."""
-        schedule = WarmupLinearDecay(
+        from bert_tf import optimization
+
+        schedule = optimization.WarmupLinearDecay(
             self.learning_rate, self.num_train_steps, self.num_warmup_steps
         )
         is_lamb = self.optimizer == "lamb"
-        return OPTIMIZERS[self.optimizer](
+        kind = optimization.Lamb if is_lamb else optimization.AdamWeightDecay
+        return kind(
             schedule,
             weight_decay_rate=self.weight_decay_rate,
             rate_multipliers=self.rate_multipliers,

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from bert_tf.interop import conversion, google
+from bert_tf.interop.checkpoint import WRITTEN_FORMATS
 from bert_tf.interop.conversion import probe_batch
 from bert_tf.interop.huggingface import numbered_labels
 from bert_tf.interop.huggingface_names import HEADS
@@ -314,7 +315,7 @@ def test_weights_of_other_precisions_are_compared_as_numbers(tmp_path):
     assert failed(verify(planned, tmp_path)) == []
 
 
-@pytest.mark.parametrize("to", conversion.FORMATS)
+@pytest.mark.parametrize("to", WRITTEN_FORMATS)
 def test_every_format_keeps_every_fact(tmp_path, to):
     source = pretrained(
         "classifier",

@@ -268,7 +268,6 @@ def test_only_the_folder_of_a_run_is_overwritten(tmp_path):
     fill(tmp_path, "release/mine.txt", "predictions.tsv")
     refused("files but no fine_tuning.json", tmp_path, **flags)
     begin(tmp_path / "new", **flags)
-    refused("new, needs --do_train", tmp_path / "new", do_train=False, **flags)
 
 
 @pytest.mark.parametrize(

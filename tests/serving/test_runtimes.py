@@ -31,20 +31,6 @@ INNER = 3
 # Conversion ------------------------------------------------------------------
 
 
-@needs_runtimes
-@pytest.mark.parametrize("name", RUNTIMES)
-def test_reports_a_missing_package(monkeypatch, name):
-    runtimes.require_packages(name)
-    missing = RUNTIMES[name].packages[-1]
-    find = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda x: None if x == missing else find(x)
-    )
-    message = rf"package {missing}\. Run, .*: pip install '\.\[{name}\]'"
-    with pytest.raises(InputError, match=message):
-        runtimes.require_packages(name)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

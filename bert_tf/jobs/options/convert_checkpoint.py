@@ -1,0 +1,87 @@
+"""Converts checkpoints between Google's, Hugging Face's and Keras's formats.
+
+    python convert_checkpoint.py \\
+        --input=uncased_L-12_H-768_A-12 --output_dir=bert-base \\
+        --to=huggingface --verify
+
+reads a TF1 checkpoint (a prefix or a directory; this project trains in that
+format), a Hugging Face folder, `hf://owner/name[@revision]`, a `.keras` file or
+one of Google's models by name, and writes a directory with the weights, the
+configuration and the vocabulary. It reports what became of every variable. If a
+variable is unknown, it fails and writes nothing. `--verify` runs both models on
+a few inputs and compares them: a second for a small model, a minute for
+BERT-Large.
+"""
+
+import dataclasses
+
+from bert_tf import files
+from bert_tf.interop.checkpoint import (
+    READ_FORMATS,
+    WRITTEN_FORMATS,
+    require_checkpoint,
+    require_keeps_optimizer,
+)
+from bert_tf.interop.huggingface_names import HEADS
+from bert_tf.jobs.options import checks
+from bert_tf.options import Options, option
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ConvertCheckpointConfig(Options):
+    """Options of `convert_checkpoint.py`."""
+
+    input: str = option(f"Checkpoint to convert: {READ_FORMATS}.")
+    output_dir: str = option("Directory to create; new or empty.")
+    to: str = option(
+        "Format to write: google (TF1, from which this project trains), "
+        "huggingface (safetensors) or keras (a .keras file).",
+        choices=WRITTEN_FORMATS,
+    )
+    head: str | None = option(
+        "Kind of model to write; encoder leaves out every head. Default: the "
+        "kind that the checkpoint records, which a TF1 checkpoint of a "
+        "classifier, tagger or multiple-choice model does not.",
+        default=None,
+        choices=tuple(HEADS),
+    )
+    keep_optimizer: bool = option(
+        "Whether to keep Adam's slots and the step, with --to=google, so that "
+        "training can continue.",
+        default=False,
+    )
+    drop: tuple[str, ...] = option(
+        "Variables that do not belong to BERT and may be left out: names or "
+        "patterns, as in --drop='*/Adam,*/Adam_1,beta?_power'.",
+        default=(),
+    )
+    add_words: str | None = option(
+        "Text file with a word per line to append to the vocabulary. The "
+        "embedding of a new word is the mean of those of its pieces.",
+        default=None,
+    )
+    verify: bool = option(
+        "Whether to run both models and compare their outputs.", default=False
+    )
+    bert_config_file: str | None = option(
+        "JSON file with the model's configuration. Default: the file beside "
+        "the checkpoint.",
+        default=None,
+    )
+    vocab_file: str | None = option(
+        "Vocabulary file. Default: the file beside the checkpoint.",
+        default=None,
+    )
+    do_lower_case: bool | None = option(
+        "Whether the vocabulary is uncased, if the checkpoint does not say.",
+        default=None,
+    )
+
+    def check(self) -> None:
+        if self.keep_optimizer:
+            require_keeps_optimizer(self.to)
+        if not files.is_remote(self.input):
+            require_checkpoint(self.input)
+        checks.require_files(
+            self.bert_config_file, self.vocab_file, self.add_words
+        )

@@ -1,0 +1,53 @@
+"""Writes masked-LM and next-sentence examples for run_pretraining.py.
+
+For example:
+
+    python create_pretraining_data.py \\
+        --input_file=sample_text.txt \\
+        --output_file=/tmp/tf_examples.tfrecord \\
+        --vocab_file=uncased_L-12_H-768_A-12/vocab.txt \\
+        --dupe_factor=5
+
+With sample_text.txt of google-research/bert this takes half a second, prints
+five examples and ends with "Wrote 54 total instances".
+/tmp/manifest.tf_examples.tfrecord.json describes the file.
+Larger texts use all CPUs; a core makes about 50,000 examples per second.
+
+The text has one sentence per line and blank lines between documents. With
+--input_format=jsonl, each line is a JSON object with one document.
+
+These flags run the job on a cluster, which writes the same files, byte for
+byte:
+
+    --runner=beam --beam_options='--runner=DataflowRunner --project=...'
+"""
+
+import dataclasses
+
+from bert_tf.corpus.settings import CreationConfig
+from bert_tf.options import option
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PretrainingDataConfig(CreationConfig):
+    """Options of `create_pretraining_data.py`: what to make, and where."""
+
+    num_workers: int | None = option(
+        "Number of processes on this machine. Default: one per CPU. The files "
+        "do not depend on it.",
+        default=None,
+        at_least=1,
+        at_most=1024,
+    )
+    runner: str = option(
+        "What runs the job: this machine, or the runner of Apache Beam. The "
+        "files do not depend on it.",
+        default="local",
+        choices=("local", "beam"),
+    )
+    beam_options: str = option(
+        "Apache Beam's options for --runner=beam, as on a command line: "
+        "'--runner=FlinkRunner --flink_master=...'. Default: Beam runs in this "
+        "process, for a first try.",
+        fallback="",
+    )

@@ -1,0 +1,150 @@
+"""Options that contradict each other, and missing files."""
+
+import pytest
+
+from bert_tf.errors import InputError
+from bert_tf.jobs.options.classifier import ClassifierConfig
+from bert_tf.jobs.options.pretraining import PretrainingConfig
+
+CHECKPOINT = {"init_checkpoint": "there"}
+NO_CHECKPOINT = r"^no: there is no such checkpoint"
+TEACHER = {"teacher": "there", **CHECKPOINT}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("there", "train.tsv", "dev.tsv"):
+        (tmp_path / name).touch()
+    return tmp_path
+
+
+def classify(**flags):
+    """Checks the options of a classifier."""
+    known = {"task_name": "cola", "data_dir": ".", "output_dir": "new"}
+    known |= {"do_train": True, "bert_config_file": "there"}
+    known |= {"vocab_file": "there"}
+    ClassifierConfig(**{**known, **flags}).check()
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"do_train": False}, "Nothing to do: give one or several of --do_"),
+        ({"data_dir": None}, "--data_dir is required, except to export only"),
+        ({"task_name": "colla"}, "--task_name must be one of .*colla"),
+        ({"use_tpu": True, "distribution_strategy": "mirrored"}, "auto or tpu"),
+        ({"train_batch_size": 0}, "--train_batch_size must be at least 1"),
+        ({"num_train_epochs": 0}, "must be more than 0 to train; got 0. Leave"),
+        ({"early_stopping_patience": 2}, "needs --save_best"),
+        (
+            {"do_train": False, "do_eval": True, "overwrite_output_dir": True},
+            "replaces the model in new, needs --do_train",
+        ),
+        ({"lora_rank": 3}, "Name one with --init_checkpoint"),
+        ({"lora_alpha": 3}, "--lora_alpha has no effect without --lora_rank"),
+        (
+            {"lora_rank": 3, "num_frozen_layers": 0, **CHECKPOINT},
+            "--num_frozen_layers has no effect with --lora_rank",
+        ),
+        ({"window_pooling": "max"}, "--window_pooling needs --doc_stride"),
+        ({"glue_submission": True}, "--glue_submission needs --do_predict"),
+        ({"temperature": 3}, "--temperature has no effect without --teacher"),
+        # Files.
+        ({"bert_config_file": None}, "^Give --bert_config_file, or an --init_"),
+        ({"vocab_file": None}, "^Give --vocab_file, or an --init_checkpoint"),
+        ({"vocab_file": "no"}, "^Cannot read no: No such file or directory."),
+        ({"unlabeled_file": "no", **TEACHER}, "^Cannot read no: No such file"),
+        ({"do_predict": True}, "no test.tsv, the test set of cola; the folder"),
+        (
+            {"task_name": "custom", "train_file": "no"},
+            "no no, the training set of custom; the folder has",
+        ),
+        (
+            {"do_train": False, "do_eval": True, "bert_config_file": None},
+            "There is no fine-tuned model in --output_dir=new",
+        ),
+    ],
+)
+def test_mistakes_are_found_before_anything_is_read(flags, message):
+    with pytest.raises(InputError, match=message):
+        classify(**flags)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {},
+        TEACHER,
+        {"task_name": "custom", "problem": "multi_label", "label_column": "a"},
+        # Without training, these may be recorded in the checkpoint.
+        {"do_train": False, "do_eval": True, "window_pooling": "max"},
+        {"do_train": False, "do_eval": True, "lora_alpha": 3},
+        {"search": "paper", "num_train_epochs": 0},
+        # Other file systems need TensorFlow.
+        {
+            "data_dir": "gs://a/b",
+            "output_dir": "gs://a",
+            "vocab_file": "gs://v",
+        },
+        {"init_checkpoint": "hf://a/b", "teacher": "gs://a/b"},
+        {"train_file": "gs://no/no", "do_predict": True},
+        {"init_checkpoint": "uncased_L-12_H-768_A-12"},
+    ],
+)
+def test_what_may_be_right_is_not_refused(flags):
+    classify(**flags)
+
+
+def test_the_release_of_a_run_takes_precedence(folder):
+    (folder / "new" / "release").mkdir(parents=True)
+    (folder / "new" / "release" / "bert_model.ckpt.index").touch()
+    only = {"bert_config_file": None, "vocab_file": None}
+    classify(do_train=False, do_eval=True, init_checkpoint="no", **only)
+    with pytest.raises(InputError, match=NO_CHECKPOINT):
+        classify(init_checkpoint="no", **only)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"do_train": False}, "Nothing to do: give one or several of --do_"),
+        ({"model_size": "tiny"}, "--model_size=tiny needs --vocab_file"),
+        (
+            {"model_size": "tiny", "bert_config_file": "there"},
+            "--model_size and --bert_config_file exclude each other",
+        ),
+        ({}, "^Give --bert_config_file, --model_size, or an --init_checkpoint"),
+        ({"input_file": "no*"}, "--input_file has 'no\\*', which matches no"),
+        ({"stop_at_step": 8, "num_train_steps": 7}, "--stop_at_step must be"),
+        (
+            {"do_export": True, "objective": "causal_lm"},
+            "masked_lm with",
+        ),
+    ],
+)
+def test_mistakes_in_a_command_to_pretrain(flags, message):
+    known = {"input_file": "there", "output_dir": "new", "do_train": True}
+    if "input_file" in flags:
+        flags = {**flags, **CHECKPOINT}
+    with pytest.raises(InputError, match=message):
+        PretrainingConfig(**{**known, **flags}).check()
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_resumed_pre_training_does_not_need_its_first_checkpoint(
+    folder, is_new
+):
+    config = PretrainingConfig(
+        input_file="there",
+        output_dir="new",
+        do_train=True,
+        bert_config_file="there",
+        init_checkpoint="no",
+    )
+    if is_new:
+        with pytest.raises(InputError, match=NO_CHECKPOINT):
+            config.check()
+    else:
+        (folder / "new").mkdir()
+        config.check()
