@@ -6,7 +6,7 @@ remote files are found when the job opens them.
 
 import dataclasses
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from absl import logging
@@ -160,8 +160,13 @@ def warn_ignored(config: Any, names: Iterable[str]) -> None:
         )
 
 
-def require_splits(config: Any, data_set: DataSet) -> None:
-    """Checks that a data set has the files of the splits that a run needs."""
+def require_splits(config: Any, find: Callable[[], DataSet]) -> None:
+    """Checks that a data set has the files of the splits that a run needs.
+
+    Args:
+      config: The options of a job on the files of a data set.
+      find: Returns the data set; it may look for files, too.
+    """
     paths = (
         *(config.data_dir, config.train_file),
         *(config.dev_file, config.test_file),
@@ -169,6 +174,7 @@ def require_splits(config: Any, data_set: DataSet) -> None:
     if not are_local(paths):
         return
     try:
+        data_set = find()
         for split in settings.splits(config):
             data_set.split(split, config.data_dir)
     except InputError:

@@ -165,21 +165,14 @@ class ClassifierConfig(DataOptions, DistillationOptions):
         if self.do_train:
             self.require_windows()
         checks.require_teacher(self)
+        find = self._custom_files
         if self.task_name.lower() != custom.NAME:
-            data_set = self.official_data_set()
-        else:
-            # The files do not depend on the labels.
-            data_set = custom.data_set(
-                self.data_dir or "",
-                train_file=self.train_file,
-                dev_file=self.dev_file,
-                test_file=self.test_file,
-                problem="regression",
-            )
+            find = self.official_data_set
+            find()  # The name may be unknown.
         if self.glue_submission:
-            self._require_submission(data_set)
+            self._require_submission(find())
         checks.require_fine_tuning(self)
-        checks.require_splits(self, data_set)
+        checks.require_splits(self, find)
         checks.require_files(self.unlabeled_file)
 
     def require_windows(self) -> None:
@@ -194,6 +187,16 @@ class ClassifierConfig(DataOptions, DistillationOptions):
             language=self.xnli_language,
             train_language=self.xnli_train_language,
             skip_malformed=self.skip_malformed_rows,
+        )
+
+    def _custom_files(self) -> DataSet:
+        """Returns custom data without its labels, which files do not need."""
+        return custom.data_set(
+            self.data_dir or "",
+            train_file=self.train_file,
+            dev_file=self.dev_file,
+            test_file=self.test_file,
+            problem="regression",
         )
 
     def _require_submission(self, data_set: DataSet) -> None:

@@ -105,9 +105,10 @@ class EmbeddingsConfig(DataOptions, FineTuningOptions):
         self.require_no_bilstm()
         if self.max_score <= 0:
             raise wrong_value("--max_score", "a number above 0", self.max_score)
-        data_set = self.data_set()
+        if self.task_name.lower() != custom.NAME:
+            self.data_set()  # The name may be unknown.
         checks.require_fine_tuning(self)
-        checks.require_splits(self, data_set)
+        checks.require_splits(self, self.data_set)
 
     def require_no_bilstm(self) -> None:
         """Raises InputError for a head that these models do not have."""

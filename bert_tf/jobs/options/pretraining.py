@@ -155,7 +155,10 @@ class PretrainingConfig(
         settings.require_devices(self)
         self.training()
         checkpoint = self.init_checkpoint
-        if self.bert_config_file and files.exists(self.output_dir):
+        is_new = not files.is_remote(self.output_dir) and not files.exists(
+            self.output_dir
+        )
+        if self.bert_config_file and not is_new:
             checkpoint = None  # A training there may be resumed instead.
         if not self.model_size:
             checks.require_model(self, checkpoint)

@@ -89,6 +89,7 @@ def test_mistakes_are_found_before_anything_is_read(flags, message):
         },
         {"init_checkpoint": "hf://a/b", "teacher": "gs://a/b"},
         {"train_file": "gs://no/no", "do_predict": True},
+        {"task_name": "custom", "train_file": "x", "data_dir": "gs://no"},
         {"init_checkpoint": "uncased_L-12_H-768_A-12"},
     ],
 )
