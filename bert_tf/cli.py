@@ -43,18 +43,21 @@ def main(run: Callable[[Any], Any]) -> None:
       run: The job. Its parameter `config` is annotated with an `Options` class,
         whose options become flags.
     """
-    run_job(typing.get_type_hints(run)["config"], lambda: run)
+    config_type = typing.get_type_hints(run)["config"]
+    run_job(config_type, lambda: run, sys.modules[run.__module__].__doc__)
 
 
 def run_job(
-    config_type: type[Options], load: Callable[[], Callable[[Any], Any]]
+    config_type: type[Options],
+    load: Callable[[], Callable[[Any], Any]],
+    page: str | None,
 ) -> None:
     """Runs a job that takes time to import; does not return.
 
     Args:
-      config_type: The class of its options, which become flags. --help prints
-        the docstring of the module that defines the class.
+      config_type: The class of its options, which become flags.
       load: Imports and returns the job. Called if the command line is correct.
+      page: What --help prints before the flags.
     """
 
     def prepare() -> Callable[[], Any]:
@@ -67,8 +70,7 @@ def run_job(
 
     define_flags(config_type)
     # --help prints the docstring of the main module.
-    defined = sys.modules[config_type.__module__]
-    sys.modules["__main__"].__doc__ = defined.__doc__
+    sys.modules["__main__"].__doc__ = page
     _start(prepare, options.required(config_type))
 
 

@@ -40,9 +40,11 @@ def run_job(name: str) -> None:
     # The flags of absl take a tenth of a second to import.
     from bert_tf import cli
 
+    config_type = options_of(name)
     cli.run_job(
-        options_of(name),
+        config_type,
         lambda: importlib.import_module(f"bert_tf.jobs.{name}").run,
+        sys.modules[config_type.__module__].__doc__,
     )
 
 

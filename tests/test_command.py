@@ -47,7 +47,7 @@ def test_the_command_lists_its_jobs(lines_of):
     found = {
         path.stem
         for path in (ROOT / "bert_tf" / "jobs").glob("*.py")
-        if "cli.main(run)" in path.read_text(encoding="utf-8")
+        if f'run_job("{path.stem}")\n' in path.read_text(encoding="utf-8")
     }
     assert {*JOBS} == found
 

@@ -13,7 +13,7 @@ import numpy as np
 from absl import logging
 from keras import ops
 
-from bert_tf import cli, files
+from bert_tf import command, files
 from bert_tf.errors import wrong_value
 from bert_tf.jobs.options.attention import AttentionConfig
 from bert_tf.jobs.start import Start, find_start
@@ -88,4 +88,4 @@ def _attend(
 
 
 if __name__ == "__main__":
-    cli.main(run)
+    command.run_job("attention")

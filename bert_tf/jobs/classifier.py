@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 import bert_tf.quiet_tensorflow  # noqa: F401
-from bert_tf import cli
+from bert_tf import command
 from bert_tf.data import buckets, cache, processes
 from bert_tf.data.batching import Features
 from bert_tf.errors import InputError, wrong_value
@@ -428,4 +428,4 @@ def _submission(config: ClassifierConfig, split: Split) -> str | None:
 
 
 if __name__ == "__main__":
-    cli.main(run)
+    command.run_job("classifier")

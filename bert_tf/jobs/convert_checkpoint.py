@@ -8,7 +8,7 @@ import dataclasses
 from absl import logging
 
 import bert_tf.quiet_tensorflow  # noqa: F401
-from bert_tf import cli, files
+from bert_tf import command, files
 from bert_tf.errors import InputError
 from bert_tf.interop import conversion
 from bert_tf.interop.added_words import add_words
@@ -116,4 +116,4 @@ def _verify(
 
 
 if __name__ == "__main__":
-    cli.main(run)
+    command.run_job("convert_checkpoint")

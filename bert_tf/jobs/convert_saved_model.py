@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from absl import logging
 
 import bert_tf.quiet_tensorflow  # noqa: F401
-from bert_tf import cli, files
+from bert_tf import command, files
 from bert_tf.errors import InputError, in_file
 from bert_tf.jobs.options.convert_saved_model import ConvertSavedModelConfig
 from bert_tf.serving import runtimes
@@ -229,4 +229,4 @@ def _encoding(exported: Exported) -> dict:
 
 
 if __name__ == "__main__":
-    cli.main(run)
+    command.run_job("convert_saved_model")

@@ -11,7 +11,7 @@ import numpy as np
 from absl import logging
 
 import bert_tf.quiet_tensorflow  # noqa: F401
-from bert_tf import cli
+from bert_tf import command
 from bert_tf.data import buckets, cache, processes
 from bert_tf.data.batching import Features
 from bert_tf.errors import InputError, in_file
@@ -232,4 +232,4 @@ def _predict(tuning: FineTuning, estimator: Estimator, split: Split) -> None:
 
 
 if __name__ == "__main__":
-    cli.main(run)
+    command.run_job("embeddings")

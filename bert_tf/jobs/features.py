@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from bert_tf import cli
+from bert_tf import command
 from bert_tf.config import BertConfig
 from bert_tf.data import processes
 from bert_tf.errors import in_file, wrong_value
@@ -283,4 +283,4 @@ def _is_tpu(strategy: Any) -> bool:
 
 
 if __name__ == "__main__":
-    cli.main(run)
+    command.run_job("features")

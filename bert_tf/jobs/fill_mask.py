@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import bert_tf.quiet_tensorflow  # noqa: F401
-from bert_tf import cli
+from bert_tf import command
 from bert_tf.errors import InputError
 from bert_tf.heads import BertPretrainer
 from bert_tf.interop.checkpoint import Pretrained
@@ -158,4 +158,4 @@ def _show(filled: Filled) -> None:
 
 
 if __name__ == "__main__":
-    cli.main(run)
+    command.run_job("fill_mask")

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from absl import logging
 
 import bert_tf.quiet_tensorflow  # noqa: F401
-from bert_tf import cli
+from bert_tf import command
 from bert_tf.data import buckets, cache
 from bert_tf.data.batching import Features
 from bert_tf.jobs import fine_tuning, output_folder, settings
@@ -191,4 +191,4 @@ def _load(
 
 
 if __name__ == "__main__":
-    cli.main(run)
+    command.run_job("ner")

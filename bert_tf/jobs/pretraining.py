@@ -15,7 +15,7 @@ from typing import Any
 from absl import logging
 
 import bert_tf.quiet_tensorflow  # noqa: F401
-from bert_tf import cli, files
+from bert_tf import command, files
 from bert_tf.config import BertConfig
 from bert_tf.corpus import creation
 from bert_tf.data import pipeline
@@ -462,4 +462,4 @@ def released_kind(kind: Mapping[str, Any]) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    cli.main(run)
+    command.run_job("pretraining")

@@ -5,7 +5,7 @@ Its options and files are explained in options/pretraining_data.py.
 
 import dataclasses
 
-from bert_tf import cli, signals
+from bert_tf import command, signals
 from bert_tf.corpus import beam, creation
 from bert_tf.corpus.settings import CreationConfig
 from bert_tf.data import processes
@@ -47,4 +47,4 @@ def _refuse(config: PretrainingDataConfig, name: str, runner: str) -> None:
 
 
 if __name__ == "__main__":
-    cli.main(run)
+    command.run_job("pretraining_data")

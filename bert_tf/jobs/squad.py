@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 import bert_tf.quiet_tensorflow  # noqa: F401
-from bert_tf import cli
+from bert_tf import command
 from bert_tf.data import buckets, cache
 from bert_tf.data.batching import Features
 from bert_tf.errors import in_file
@@ -223,4 +223,4 @@ def _score(
 
 
 if __name__ == "__main__":
-    cli.main(run)
+    command.run_job("squad")

@@ -8,7 +8,7 @@ from collections import Counter
 
 from absl import logging
 
-from bert_tf import cli, files, signals
+from bert_tf import command, files, signals
 from bert_tf.corpus import text
 from bert_tf.data import processes
 from bert_tf.errors import InputError, listed
@@ -83,4 +83,4 @@ def _warn_of_decomposed(words: Counter[str]) -> None:
 
 
 if __name__ == "__main__":
-    cli.main(run)
+    command.run_job("vocabulary")
