@@ -63,6 +63,7 @@ def test_workers_know_each_other(layouts, script, tmp_path, monkeypatch):
     assert len({*task["cluster"]["worker"]}) == 2
 
 
+@pytest.mark.slow
 def test_replicas_are_devices(layouts, script):
     path = script(
         "import sys, tensorflow as tf\n"
@@ -189,6 +190,7 @@ def test_differences_of_answers(equality, tmp_path):
     assert equality.compare_answers(other, one) == (0.25, 0.0, 0)
 
 
+@pytest.mark.slow
 def test_workers_read_each_example_once(benchmarks, equality, tmp_path):
     flags = benchmarks("small_tasks").write_pretraining(tmp_path)
     assert [*equality.share_rows(flags)][1:] == [

@@ -219,6 +219,7 @@ def test_other_formats(tmp_path, name, format, run):
 
 # Keras lists the layers that stay as they are, such as layer norms.
 # Keras's own model lists the layers that stay as they are.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Layer .* `quantize`")
 def test_an_int8_model_inside_another(tmp_path):
     ids = keras.Input((None,), dtype="int32")

@@ -173,6 +173,7 @@ def parsed(program, words):
     return in_process.parse(program, words).resolved()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     keras.config.backend() != "tensorflow", reason="reads with TensorFlow"
 )

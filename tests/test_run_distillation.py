@@ -86,7 +86,13 @@ def done(run, tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("kind", [sentences, spans, tags])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        sentences,
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in (spans, tags)),
+    ],
+)
 def test_the_share_of_the_teacher(runs, tmp_path, kind):
     """With 0 the run is the one without a teacher, bit for bit."""
     run, release = runs(kind)
@@ -103,6 +109,7 @@ def test_the_share_of_the_teacher(runs, tmp_path, kind):
     assert names_in(tmp_path / "none") == names_in(tmp_path / "all")
 
 
+@pytest.mark.slow
 def test_a_whole_share_ignores_the_labels(run, tmp_path):
     """The other labels are those of the development set as well."""
     data = sentence_files.write(tmp_path / "data", "sst-2")
@@ -148,6 +155,7 @@ def test_labels_of_the_teacher_may_be_in_another_order(
     assert_same(read(tmp_path / "out" / LAST), read(done / LAST))
 
 
+@pytest.mark.slow
 def test_a_run_resumes_with_its_teacher_only(run, runs, done, tmp_path, capsys):
     """It then has the same weights and moments, bit for bit."""
     copy = shutil.copytree(done, tmp_path / "copy")
@@ -171,6 +179,7 @@ def test_a_run_resumes_with_its_teacher_only(run, runs, done, tmp_path, capsys):
     assert results(copy) == results(done)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("doc_stride", [None, 5])
 def test_unlabeled_texts(run, runs, tmp_path, doc_stride):
     """They are examples without a loss of their labels.
@@ -208,6 +217,7 @@ def test_unlabeled_texts(run, runs, tmp_path, doc_stride):
     assert np.abs(half[name] - one[name]).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_several_seeds_and_the_best_evaluation(run, tmp_path, caplog):
     """The teacher computes its outputs once."""
     run(tmp_path, num_seeds=2, save_best="eval_accuracy", eval_steps=2)

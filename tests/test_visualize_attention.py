@@ -56,6 +56,7 @@ def read(path):
     return facts, weights.reshape(LAYERS, HEADS, size, size)
 
 
+@pytest.mark.slow
 def test_a_page(model, release, tmp_path):
     """As a program, it writes into the current folder."""
     script = [sys.executable, str(ROOT / "visualize_attention.py")]

@@ -92,7 +92,10 @@ def cosine(a, b) -> float:
     ("model_class", "activations", "filters", "count"),
     [
         # 6 dense layers in each block, the pooler, and the masked-LM head's.
-        (heads.BertPretrainer, "default", None, 14),
+        pytest.param(
+            *(heads.BertPretrainer, "default", None, 14),
+            marks=pytest.mark.slow,
+        ),
         (heads.BertClassifier, None, "query|key", 4),
     ],
 )

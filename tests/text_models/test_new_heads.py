@@ -145,7 +145,13 @@ HEADS = {
 }
 
 
-@pytest.mark.parametrize("part", HEADS)
+@pytest.mark.parametrize(
+    "part",
+    [
+        "classification",
+        pytest.param("question answering", marks=pytest.mark.slow),
+    ],
+)
 def test_a_random_head_is_reported_until_it_is_trained(
     saved, tmp_path, caplog, part
 ):

@@ -1004,6 +1004,7 @@ def test_validation_data_without_labels(encoder):
 
 
 # Keras lists the layers that stay as they are, such as layer norms.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Layer .* `quantize`")
 def test_an_int8_model_is_saved_and_loaded(encoder, tmp_path):
     model = load(encoder, "classifier")
@@ -1079,6 +1080,7 @@ def test_lora_of_a_model_without_a_pooler(encoder, tmp_path):
     assert_same(*(model.predict(INPUTS["tagger"]) for model in models))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not ON_TENSORFLOW, reason="TensorFlow's warnings")
 def test_several_models_in_a_process_are_no_retracing(encoder, caplog):
     """TensorFlow counts functions with the same code as one function."""
