@@ -10,6 +10,7 @@ No other module of the package reads `absl.flags.FLAGS`.
 """
 
 import dataclasses
+import os
 import signal
 import sys
 import typing
@@ -145,8 +146,8 @@ def _parse(argv: Sequence[str], required: Sequence[str]) -> list[str]:
     except (flags.Error, ValueError) as error:
         # absl raises ValueError for --noNAME=VALUE.
         fail(f"{error} (--help lists the flags)", status=2)
-    except SystemExit:
-        sys.exit(0)  # absl gives --help the status of a failure.
+    except (SystemExit, BrokenPipeError):
+        _end_of_help()
     # A shell turns --name=$VARIABLE into --name= if the variable is not set.
     missing = [f"--{n}" for n in required if FLAGS[n].value in (None, "")]
     if missing:
@@ -161,6 +162,17 @@ def _parse(argv: Sequence[str], required: Sequence[str]) -> list[str]:
         if fault := options.number_fault(FLAGS[name].value):
             fail(f"--{name} {fault} (--help lists the flags)", status=2)
     return words
+
+
+def _end_of_help() -> NoReturn:
+    """Ends with status 0; absl gives --help the status of a failure."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # `--help | head` reads no more, which is no mistake. Python would
+        # report it when it writes the rest at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(0)
 
 
 def _guarded(prepare: Callable[[], Callable[[], Any]]) -> None:

@@ -132,6 +132,22 @@ def test_help_and_bugs(script):
     assert "Traceback" in done.stderr
 
 
+def test_a_closed_pipe_ends_help(script):
+    """Of `--help | head`, which reads no more."""
+    for unbuffered in ("", "1"):
+        environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+        with subprocess.Popen(
+            [sys.executable, script, "--help"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=ROOT,
+            env=environment,
+        ) as program:
+            program.stdout.close()
+            assert program.stderr.read() == b""
+        assert program.returncode == 0
+
+
 @pytest.mark.parametrize(
     ("name", "status", "line"),
     [

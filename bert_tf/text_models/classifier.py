@@ -101,7 +101,8 @@ class TextClassifier(TextModel):
     all wrong ones, and `mrr` the mean of 1 / its rank. A batch has
     `batch_size` queries with all their documents; shorter lists are padded to
     the longest one. Losses and metrics that `compile` gets compare
-    [1, 0, 0, ...] with the scores of a query, which are -1e9 for padding.
+    [1, 0, 0, ...] with the scores of a query, which are -1e9 for padding: they
+    must be those of logits of classes, unless all lists are equally long.
 
     Args:
       model: A `BertClassifier`.

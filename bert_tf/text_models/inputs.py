@@ -41,7 +41,9 @@ def has_labels(data: Part) -> bool:
     """Returns whether texts, or the elements of a data set, have labels."""
     if is_dataset(data.x):
         spec = data.x.element_spec
-        return isinstance(spec, tuple) and len(spec) > 1
+        # None instead of labels has no dtype.
+        has_y = isinstance(spec, tuple) and len(spec) > 1
+        return has_y and hasattr(spec[1], "dtype")
     return data.y is not None
 
 
@@ -249,7 +251,12 @@ def _elements(element: Any, required: bool) -> list[tuple[Any, Any, Any]]:
         )
     texts = texts_of(x)
     if np.ndim(_first(x)):
-        values = [np.asarray(column).tolist() for column in others]
+        values = [
+            [None] * len(texts)
+            if column is None
+            else np.asarray(column).tolist()
+            for column in others
+        ]
     else:
         values = [[np.asarray(value).tolist()] for value in others]
     missing = [[None] * len(texts)] * (2 - len(values))

@@ -534,6 +534,35 @@ def test_equal_scores_are_not_right():
     np.testing.assert_allclose(ranks, [1, 1 / 2, 1 / 3, 1 / 3], rtol=1e-6)
 
 
+def test_every_right_document_is_counted():
+    """Graphs compute with several rows at a time, and less exactly."""
+    model = classifier(1, problem="regression")
+    texts = [row["text"] for row in model.rank("a", ["b", "c d"])]
+    found = model.evaluate([["a", *texts]] * 17, verbose=0)
+    assert found["accuracy"] == 1
+    assert found["mrr"] == pytest.approx(1)
+
+
+@needs_tf_data
+def test_a_data_set_of_weighted_lists():
+    import tensorflow as tf
+
+    columns = (["a b", "h"], ["c", "i"], ["d", "a"])
+    found = []
+    for is_batched in (False, True):
+        dataset = tf.data.Dataset.from_tensor_slices((columns, None, [1.0, 3]))
+        model = classifier(1, problem="regression")
+        history = model.fit(
+            dataset.batch(2) if is_batched else dataset, **QUIET
+        ).history
+        assert history.keys() == {"accuracy", "loss", "mrr"}
+        found.append(history["loss"])
+    model = classifier(1, problem="regression")
+    weights = np.array([1, 3])
+    history = model.fit(columns, sample_weight=weights, **QUIET).history
+    np.testing.assert_allclose(found, [history["loss"]] * 2, rtol=1e-5)
+
+
 def test_a_loss_of_lists_does_not_reset_the_optimizer():
     model = classifier(1, problem="regression")
     options = {"batch_size": 1, "epochs": 2, "verbose": 0}
