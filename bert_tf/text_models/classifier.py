@@ -625,7 +625,11 @@ def _labels(
 
 
 def _labels_of_a_number(labels: Sequence[str]) -> InputError:
-    return wrong_value("labels", 'left out for problem="regression"', labels)
+    return wrong_value(
+        "labels",
+        'two names or more, or left out for problem="regression"',
+        labels,
+    )
 
 
 @keras.saving.register_keras_serializable("bert_tf")

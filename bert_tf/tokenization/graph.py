@@ -320,7 +320,14 @@ class BertTokenizer(keras.layers.Layer):
         Returns:
           A dict of input_ids, input_mask and segment_ids, int32 [B, S] with S
           at least 1: the result of calling the layer.
+
+        Raises:
+          InputError: If `parts` is anything else.
         """
+        if not _are_ragged(parts):
+            raise wrong_value(
+                "parts", "one or two ragged tensors of ids in a list", parts
+            )
         with _on_cpu():
             size = parts[0].nrows()
             seps = [tf.fill([size, 1], self._sep_id)] * len(parts)
@@ -464,6 +471,15 @@ def _cut(ids: tf.RaggedTensor, keep: tf.Tensor) -> tf.RaggedTensor:
     inside = tf.ragged.range(lengths).values < tf.repeat(keep, lengths)
     return tf.RaggedTensor.from_row_lengths(
         tf.boolean_mask(ids.values, inside), keep
+    )
+
+
+def _are_ragged(parts: Any) -> bool:
+    """Returns whether these are the ids of texts, or of pairs."""
+    return (
+        isinstance(parts, Sequence)
+        and len(parts) in (1, 2)
+        and all(isinstance(part, tf.RaggedTensor) for part in parts)
     )
 
 

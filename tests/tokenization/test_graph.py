@@ -171,6 +171,13 @@ def test_sequences_are_packed_as_in_python(max_seq_length, kind):
             assert list(batch["input_mask"][index]) == mask
 
 
+@pytest.mark.parametrize("parts", [5, None, "bad", {"a": 1}, [], [[1]]])
+def test_only_ids_are_packed(parts):
+    layer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"])
+    with pytest.raises(InputError, match=r"^parts must be one or two ragged "):
+        layer.pack(parts)
+
+
 @pytest.mark.parametrize("max_seq_length", [None, 6, 9])
 def test_padding_to_the_longest_of_the_batch(max_seq_length):
     arguments = {"max_seq_length": max_seq_length}
