@@ -186,4 +186,4 @@ def reciprocal_ranks(targets, scores):
     del targets
     # A score of NaN is not higher than others.
     is_lower = ops.logical_not(scores[:, :1] > scores[:, 1:])
-    return 1 / (1 + ops.sum(ops.cast(is_lower, "float32"), axis=-1))
+    return ops.reciprocal(1 + ops.sum(ops.cast(is_lower, "float32"), axis=-1))
