@@ -116,8 +116,8 @@ class Options:
     def check(self) -> None:
         """Compares options with each other and looks for the files they name.
 
-        A command line is checked before its job is imported. A job that Python
-        code calls checks its options itself.
+        The command line calls this before it imports a job. The job calls it
+        again, for Python code that calls the job.
 
         Raises:
           InputError: Options contradict each other, or a file is missing.

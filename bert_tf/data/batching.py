@@ -172,7 +172,7 @@ def epoch_plan(
     Args:
       lengths: The length of each row, integers [n].
       batch_size: The number of rows in a batch; the last batch may be smaller.
-      seed: That of `training_plan`.
+      seed: Not negative; equal to the seed of `training_plan` for its order.
       epoch: The number of the epoch, from 0.
 
     Returns:
@@ -181,10 +181,8 @@ def epoch_plan(
     order = _epoch_order(len(lengths), seed, epoch)
     num_full = len(order) // batch_size
     full, last = np.split(order, [num_full * batch_size])
-    plan = _similar_rows(
-        *(full.reshape(num_full, batch_size), lengths, seed),
-        start=epoch * num_full,
-    )
+    batches = full.reshape(num_full, batch_size)
+    plan = _similar_rows(batches, lengths, seed, start=epoch * num_full)
     return [*plan, *([last] if len(last) else [])]
 
 

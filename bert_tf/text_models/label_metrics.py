@@ -166,11 +166,11 @@ class LabelMetric(keras.metrics.Metric):
 def is_right_first(targets, scores):
     """Returns 1 if a query's right document has the highest score, else 0.
 
-    Not if its rank of `reciprocal_ranks` is 1: in a graph 1 / 1 may be less.
+    See `reciprocal_ranks`.
     """
     del targets
-    is_higher = scores[:, :1] > scores[:, 1:]
-    return ops.cast(ops.all(is_higher, axis=-1), "float32")
+    # In a graph, the reciprocal of rank 1 may be a little less than 1.
+    return ops.cast(_ranks(scores) == 1, "float32")
 
 
 @keras.saving.register_keras_serializable("bert_tf")
@@ -184,6 +184,11 @@ def reciprocal_ranks(targets, scores):
       scores: Floats [B, D].
     """
     del targets
+    return ops.reciprocal(_ranks(scores))
+
+
+def _ranks(scores):
+    """Returns the rank of each query's right document, from 1, float32 [B]."""
     # A score of NaN is not higher than others.
     is_lower = ops.logical_not(scores[:, :1] > scores[:, 1:])
-    return ops.reciprocal(1 + ops.sum(ops.cast(is_lower, "float32"), axis=-1))
+    return 1 + ops.sum(ops.cast(is_lower, "float32"), axis=-1)

@@ -181,15 +181,14 @@ class TrainableTextModel(FreezableModel, abc.ABC):
             jit_compile = False if runs_without_xla() else "auto"
         if "loss" in self._automatic:
             kwargs.setdefault("loss_weights", self._default_loss_weights())
-        configure = super().compile
+        automatic, configure = self._automatic, super().compile
 
         def compile_with(optimizer: Any) -> None:
-            is_automatic = self._automatic.__contains__
             configure(
                 optimizer=optimizer,
-                loss=self._default_loss() if is_automatic("loss") else loss,
+                loss=self._default_loss() if "loss" in automatic else loss,
                 metrics=self._default_metrics()
-                if is_automatic("metrics")
+                if "metrics" in automatic
                 else metrics,
                 jit_compile=jit_compile,
                 **kwargs,
