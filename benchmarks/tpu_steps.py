@@ -43,8 +43,11 @@ from bert_tf.data import batching, pipeline, records, schema
 from bert_tf.data.sequence_packing import SequencePacking
 from bert_tf.jobs import fine_tuning
 from bert_tf.tasks.classification import ClassificationTask, MultipleChoiceTask
+from bert_tf.tasks.encoding import Encoding
+from bert_tf.tasks.ner import TaggingEncoding
 from bert_tf.tasks.pretraining import PretrainingTask
 from bert_tf.tasks.question_answering import SpanTask
+from bert_tf.tasks.questions import SpanEncoding
 from bert_tf.tasks.tagging import TaggingTask
 from bert_tf.training.estimator import Estimator
 from bert_tf.training.settings import TrainingConfig
@@ -214,29 +217,28 @@ def _pretraining(config: BertConfig, length: int) -> PretrainingTask:
     return PretrainingTask(config, length, math.ceil(0.15 * length))
 
 
+# No texts are tokenized.
+_TEXTS = (), True, None
+
 # The tasks of the scripts; `packed_` is --pack_sequences.
 TASKS = {
     "pretraining": _pretraining,
     "packed_pretraining": _pretraining,
     "classification": lambda config, length, **options: ClassificationTask(
         config,
-        schema.classification_schema(length),
-        "single_label",
-        ("no", "yes"),
+        Encoding(*_TEXTS, length, "single_label", ("no", "yes")),
         **options,
     ),
     "multiple_choice": lambda config, length, **options: MultipleChoiceTask(
         config,
-        schema.classification_schema(length, "multiple_choice", num_choices=4),
-        "multiple_choice",
-        tuple("0123"),
+        Encoding(*_TEXTS, length, "multiple_choice", tuple("0123"), 4),
         **options,
     ),
     "spans": lambda config, length, **options: SpanTask(
-        config, schema.span_schema(length), **options
+        config, SpanEncoding(*_TEXTS, length), **options
     ),
     "tokens": lambda config, length, **options: TaggingTask(
-        config, schema.tagging_schema(length), TAGS, **options
+        config, TaggingEncoding(*_TEXTS, length, TAGS), **options
     ),
 }
 

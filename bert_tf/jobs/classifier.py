@@ -362,9 +362,7 @@ def _task(
     kind = MultipleChoiceTask if is_choice else ClassificationTask
     return kind(
         start.config,
-        encoding.schema,
-        data_set.problem,
-        data_set.labels,
+        encoding,
         data_set.metrics,
         positive_label=data_set.positive_label,
         class_weights=_class_weights(config, data_set, *train)
@@ -376,7 +374,6 @@ def _task(
         gradient_checkpointing=config.gradient_checkpointing,
         bilstm_head=config.bilstm_head,
         eval_batch_size=config.eval_batch_size,
-        window_pooling=encoding.window_pooling,
         rows_per_example=rows_per_example,
     )
 

@@ -180,7 +180,7 @@ def _task(
     assert config.pooling is not None
     return EmbeddingTask(
         start.config,
-        encoding.schema,
+        encoding,
         config.pooling,
         bool(config.normalize),
         is_scored,

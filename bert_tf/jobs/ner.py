@@ -31,7 +31,7 @@ from bert_tf.tasks.ner import (
     write_conll,
     write_tagging_features,
 )
-from bert_tf.tasks.tagging import FeatureTaggingTask, TaggingTask
+from bert_tf.tasks.tagging import METRICS, FeatureTaggingTask, TaggingTask
 from bert_tf.training.distribution import is_chief
 from bert_tf.training.estimator import Estimator
 from bert_tf.training.workers import chief_first
@@ -54,7 +54,7 @@ def run(config: NerConfig) -> TrainingResult:
     task = _task(config, start, encoding)
     teacher = find_teacher(config, start, task)
     tuning = fine_tuning.prepare(
-        config, start, task, ner.METRICS, num_rows, teacher
+        config, start, task, METRICS, num_rows, teacher
     )
     with _claimed_output_dir(tuning, encoding, read):
         features = chief_first(
@@ -68,7 +68,7 @@ def run(config: NerConfig) -> TrainingResult:
             return estimator.predict(data, batch_size)
 
         def score(estimator: Estimator, predictions) -> dict[str, float]:
-            metrics = ner.score(task, predictions, read["dev"].sentences)
+            metrics = task.score(predictions, read["dev"].sentences)
             return {**metrics, "global_step": estimator.step}
 
         def write(split: str, estimator: Estimator, predictions) -> None:
@@ -76,7 +76,7 @@ def run(config: NerConfig) -> TrainingResult:
                 path = f"{split}_predictions.txt"
                 path = os.path.join(config.output_dir, path)
                 sentences = read[split].sentences
-                tags = ner.predicted_tags(task, predictions, sentences)
+                tags = task.tags(predictions, sentences)
                 write_conll(path, read[split], tags)
 
         estimator = tuning.train_or_open(
@@ -127,15 +127,13 @@ def _task(
     if config.mode == "feature_based":
         return FeatureTaggingTask(
             start.config,
-            encoding.schema,
-            encoding.labels,
+            encoding,
             layers=config.feature_layers,
             lstm_size=config.lstm_size,
         )
     return TaggingTask(
         start.config,
-        encoding.schema,
-        encoding.labels,
+        encoding,
         frozen_layers=settings.frozen_layers(config, start.config),
         gradient_checkpointing=config.gradient_checkpointing,
         bilstm_head=config.bilstm_head,

@@ -176,7 +176,7 @@ def _task(
 ) -> SpanTask:
     return SpanTask(
         start.config,
-        encoding.schema,
+        encoding,
         n_best_size=encoding.max_seq_length,
         frozen_layers=settings.frozen_layers(config, start.config),
         gradient_checkpointing=config.gradient_checkpointing,

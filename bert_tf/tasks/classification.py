@@ -13,9 +13,9 @@ from keras import ops
 from bert_tf import files
 from bert_tf import metrics as scores
 from bert_tf.config import BertConfig
-from bert_tf.data.schema import Schema
 from bert_tf.errors import InputError, listed, wrong_value
 from bert_tf.heads import BertClassifier, BertMultipleChoice
+from bert_tf.tasks.encoding import Encoding
 from bert_tf.tasks.examples import Example
 from bert_tf.tasks.task import FineTuningTask
 from bert_tf.tasks.windows import Rows
@@ -263,9 +263,8 @@ class ClassificationTask(FineTuningTask):
 
     Args:
       config: The configuration of the model.
-      schema: The schema of the records, see `classification_schema`.
-      problem: One of `OBJECTIVES`.
-      labels: The names in the order of the logits; none for regression.
+      encoding: How examples become features; its problem is one of
+        `OBJECTIVES`.
       metrics: Metrics to compute in addition to `Objective.metrics`.
       positive_label: The class that the metric `f1` is computed for; default:
         the last one.
@@ -274,8 +273,6 @@ class ClassificationTask(FineTuningTask):
       label_smoothing: The fraction e of an example's weight that training
         spreads evenly over all labels.
       eval_batch_size: The batch size for the original's `loss`, see `score`.
-      window_pooling: If rows are windows, how the logits of windows become
-        those of their text, one of `windows.POOLINGS`.
       rows_per_example: The mean number of windows of a labeled example. The
         loss of a row is multiplied by this and divided by the number of windows
         of its example, so that each example has the same weight in an epoch.
@@ -292,23 +289,19 @@ class ClassificationTask(FineTuningTask):
     def __init__(
         self,
         config: BertConfig,
-        schema: Schema,
-        problem: str,
-        labels: Sequence[str] = (),
+        encoding: Encoding,
         metrics: Sequence[str] = (),
         *,
         positive_label: str | None = None,
         class_weights: Sequence[float] | None = None,
         label_smoothing: float = 0.0,
         eval_batch_size: int = 8,
-        window_pooling: str = "mean",
         rows_per_example: float = 1.0,
         **options: Any,
     ):
-        super().__init__(config, schema, labels, **options)
-        self._window_pooling = window_pooling
+        super().__init__(config, encoding, **options)
         self._rows_per_example = rows_per_example
-        self.problem = problem
+        self.problem = problem = encoding.problem
         self.problem_type = PROBLEM_TYPES.get(problem)
         self._eval_batch_size = eval_batch_size
         self._objective = OBJECTIVES[problem]
@@ -396,7 +389,7 @@ class ClassificationTask(FineTuningTask):
         if "window_numbers" not in predictions:
             return predictions
         rows = Rows.of(predictions["window_numbers"])
-        logits = rows.pool(predictions["logits"], self._window_pooling)
+        logits = rows.pool(predictions["logits"], self.encoding.window_pooling)
         label_ids = predictions["label_ids"][rows.starts]
         loss = ops.convert_to_numpy(
             self._objective.loss(label_ids, logits, 0.0)

@@ -19,9 +19,9 @@ from keras import ops
 from bert_tf import metrics
 from bert_tf.config import BertConfig
 from bert_tf.data.batching import Features
-from bert_tf.data.schema import Schema
 from bert_tf.modeling import BertModel
 from bert_tf.tasks import features as text_features
+from bert_tf.tasks.encoding import Encoding
 from bert_tf.tasks.task import FineTuningTask
 
 # The first is the pooler's output; the others are of the last layer.
@@ -180,7 +180,7 @@ class EmbeddingTask(FineTuningTask):
 
     Args:
       config: The configuration of the model.
-      schema: The schema of the records, see `classification_schema`.
+      encoding: How pairs become features, for similarities.
       pooling: One of `POOLINGS`.
       normalize: Whether predicted vectors have length 1.
       is_scored: Whether all pairs have a score. Otherwise their second texts
@@ -194,13 +194,13 @@ class EmbeddingTask(FineTuningTask):
     def __init__(
         self,
         config: BertConfig,
-        schema: Schema,
+        encoding: Encoding,
         pooling: str = "mean",
         normalize: bool = True,
         is_scored: bool = True,
         **options: Any,
     ):
-        super().__init__(config, schema, **options)
+        super().__init__(config, encoding, **options)
         self.pooling = pooling
         self.normalize = normalize
         self._is_scored = is_scored

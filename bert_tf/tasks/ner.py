@@ -19,8 +19,7 @@ import dataclasses
 import itertools
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from absl import logging
@@ -36,19 +35,11 @@ from bert_tf.errors import (
     listed,
     wrong_value,
 )
-from bert_tf.metrics import entities, entity_scores
+from bert_tf.metrics import entities
 from bert_tf.tasks.encoding import Encoded, TextEncoding
-
-if TYPE_CHECKING:
-    from bert_tf.tasks.tagging import TaggingTask
 
 OUTSIDE = "O"
 DOCUMENT = "-DOCSTART-"
-
-# The metrics that `score` returns for any types of entities.
-METRICS = tuple(
-    f"eval_{name}" for name in ("f1", "precision", "recall", "accuracy", "loss")
-)
 
 # The tags of all schemes. M means I; L and E mean the end; U and S a single
 # word. The type is optional, for files with a single type.
@@ -577,33 +568,3 @@ def word_tags(
         raise ValueError(f"Got {len(numbers)} labels for {sum(lengths)} words.")
     tags = (labels[number] for number in numbers)
     return [tuple(itertools.islice(tags, length)) for length in lengths]
-
-
-def predicted_tags(
-    task: "TaggingTask",
-    predictions: Mapping[str, np.ndarray],
-    sentences: Sequence[Sentence],
-) -> list[tuple[str, ...]]:
-    """Returns the tags of each sentence from the predictions of all rows."""
-    return word_tags(
-        predictions["predicted_ids"],
-        predictions["label_mask"],
-        sentences,
-        task.labels,
-    )
-
-
-def score(
-    task: "TaggingTask",
-    predictions: Mapping[str, np.ndarray],
-    sentences: Sequence[Sentence],
-) -> dict[str, float]:
-    """Returns the loss and `metrics.entity_scores`, with names from "eval_".
-
-    For the arguments see `predicted_tags`.
-    """
-    gold = [sentence.tags or () for sentence in sentences]
-    tags = predicted_tags(task, predictions, sentences)
-    metrics = entity_scores(gold, tags)
-    found = {f"eval_{name}": value for name, value in metrics.items()}
-    return task.score(predictions) | found

@@ -8,8 +8,8 @@ import numpy as np
 from keras import ops
 
 from bert_tf.config import BertConfig
-from bert_tf.data.schema import Schema
 from bert_tf.heads import BertSpanLabeler
+from bert_tf.tasks.questions import SpanEncoding
 from bert_tf.tasks.task import FineTuningTask
 
 # The logit of padding in the loss. An infinity times the 0 of a one-hot row
@@ -31,7 +31,7 @@ class SpanTask(FineTuningTask):
 
     Args:
       config: The configuration of the model.
-      schema: The features of the records; see `span_schema`.
+      encoding: How questions become windows.
       n_best_size: The number of best starts and of best ends to predict.
         `answers.find_answer` needs all, `max_seq_length`, for a question whose
         best ones make no span.
@@ -45,12 +45,12 @@ class SpanTask(FineTuningTask):
     def __init__(
         self,
         config: BertConfig,
-        schema: Schema,
+        encoding: SpanEncoding,
         *,
         n_best_size: int = 20,
         **options: Any,
     ):
-        super().__init__(config, schema, **options)
+        super().__init__(config, encoding, **options)
         self.n_best_size = n_best_size
 
     def make_model(self, **options: Any) -> keras.Model:

@@ -8,11 +8,17 @@ import numpy as np
 from keras import ops
 
 from bert_tf.config import BertConfig
-from bert_tf.data.schema import Schema
 from bert_tf.errors import wrong_value
 from bert_tf.feature_tagger import BertFeatureTagger, choose
 from bert_tf.heads import BertTokenClassifier
+from bert_tf.metrics import entity_scores
+from bert_tf.tasks.ner import Sentence, TaggingEncoding, word_tags
 from bert_tf.tasks.task import FineTuningTask
+
+# The metrics of tags of any types of entities.
+METRICS = tuple(
+    f"eval_{name}" for name in ("f1", "precision", "recall", "accuracy", "loss")
+)
 
 
 class TaggingTask(FineTuningTask):
@@ -25,8 +31,7 @@ class TaggingTask(FineTuningTask):
 
     Args:
       config: The configuration of the model.
-      schema: The features of the records; see `tagging_schema`.
-      labels: The labels in the order of the logits.
+      encoding: How sentences become features.
       options: Options of `FineTuningTask`.
 
     Raises:
@@ -40,13 +45,12 @@ class TaggingTask(FineTuningTask):
     def __init__(
         self,
         config: BertConfig,
-        schema: Schema,
-        labels: Sequence[str],
+        encoding: TaggingEncoding,
         **options: Any,
     ):
-        if len(labels) < 2:
-            raise wrong_value("--labels", "at least 2 labels", labels)
-        super().__init__(config, schema, labels, **options)
+        super().__init__(config, encoding, **options)
+        if len(self.labels) < 2:
+            raise wrong_value("--labels", "at least 2 labels", self.labels)
 
     def make_model(self, **options: Any) -> keras.Model:
         return BertTokenClassifier(self.config, len(self.labels), **options)
@@ -74,11 +78,37 @@ class TaggingTask(FineTuningTask):
             "loss": _loss(features, outputs),
         }
 
-    def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, float]:
+    def tags(
+        self,
+        predictions: Mapping[str, np.ndarray],
+        sentences: Sequence[Sentence],
+    ) -> list[tuple[str, ...]]:
+        """Returns the predicted tags of the words of each sentence."""
+        return word_tags(
+            predictions["predicted_ids"],
+            predictions["label_mask"],
+            sentences,
+            self.labels,
+        )
+
+    def score(
+        self,
+        predictions: Mapping[str, np.ndarray],
+        sentences: Sequence[Sentence] | None = None,
+    ) -> dict[str, float]:
         """Returns the accuracy and the mean loss of the words.
 
-        `ner.score` adds the entities, which need whole sentences.
+        With the sentences also `metrics.entity_scores`.
         """
+        scores = self._word_scores(predictions)
+        if sentences is not None:
+            gold = [sentence.tags or () for sentence in sentences]
+            found = entity_scores(gold, self.tags(predictions, sentences))
+            scores |= {f"eval_{name}": value for name, value in found.items()}
+        return scores
+
+    @staticmethod
+    def _word_scores(predictions: Mapping[str, np.ndarray]) -> dict[str, float]:
         is_word = predictions["label_mask"] == 1
         is_right = predictions["predicted_ids"] == predictions["label_ids"]
         words = max(np.count_nonzero(is_word), 1)
@@ -120,15 +150,14 @@ class FeatureTaggingTask(TaggingTask):
     def __init__(
         self,
         config: BertConfig,
-        schema: Schema,
-        labels: Sequence[str],
+        encoding: TaggingEncoding,
         *,
         layers: str = "concat_last_four",
         lstm_size: int = 768,
         dropout: float = 0.1,
     ):
         choose(layers, config)  # Raises the error for too few layers.
-        super().__init__(config, schema, labels, dropout=dropout)
+        super().__init__(config, encoding, dropout=dropout)
         self._features = {"layers": layers, "lstm_size": lstm_size}
 
     def make_model(self, *, dropout: float, **_: Any) -> keras.Model:

@@ -1,7 +1,7 @@
 """The interface of tasks: what the training loop asks of them."""
 
 import abc
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -9,6 +9,7 @@ import numpy as np
 
 from bert_tf.config import BertConfig
 from bert_tf.data.schema import Schema
+from bert_tf.tasks.encoding import TextEncoding
 from bert_tf.variables import checkpoint_variables
 
 
@@ -85,8 +86,7 @@ class FineTuningTask(Task):
 
     Args:
       config: The configuration of the model.
-      schema: The schema of the records.
-      labels: The names in the order of the logits, if it has labels.
+      encoding: How examples become features.
       bilstm_head: See `heads.HeadModel`.
       options: Further keyword arguments of the model: `frozen_layers`,
         `gradient_checkpointing` and options of the head.
@@ -94,6 +94,7 @@ class FineTuningTask(Task):
     Attributes:
       head: The kind of head, one of `interop.checkpoint.HEADS`.
       problem_type: The name of the problem in checkpoints, if it has one.
+      labels: The names in the order of the logits; () if it has no labels.
     """
 
     head: str
@@ -102,16 +103,16 @@ class FineTuningTask(Task):
     def __init__(
         self,
         config: BertConfig,
-        schema: Schema,
-        labels: Sequence[str] = (),
+        encoding: TextEncoding,
         *,
         bilstm_head: bool = False,
         **options: Any,
     ):
         self.config = config
+        self.encoding = encoding
         self.bilstm_head = bilstm_head
-        self.labels = tuple(labels)
-        self.schema = schema
+        self.labels = tuple(getattr(encoding, "labels", ()))
+        self.schema = encoding.schema
         self._model_options = {"bilstm_head": bilstm_head, **options}
 
     def build_model(self) -> keras.Model:

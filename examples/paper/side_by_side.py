@@ -332,9 +332,7 @@ class Sentences(Column):
     def task(self, config, bilstm):
         return ClassificationTask(
             config,
-            self.encoding.schema,
-            self.data.problem,
-            self.data.labels,
+            self.encoding,
             self.data.metrics,
             bilstm_head=bilstm,
         )
@@ -366,13 +364,11 @@ class Entities(Column):
 
     def task(self, config, bilstm):
         encoding = self.encoding
-        return TaggingTask(
-            config, encoding.schema, encoding.labels, bilstm_head=bilstm
-        )
+        return TaggingTask(config, encoding, bilstm_head=bilstm)
 
     def score(self, predictions):
         task = self.task(BertConfig.from_name("tiny", len(self.vocab)), False)
-        found = ner.score(task, predictions, self.dev)
+        found = task.score(predictions, self.dev)
         return self.scale * found[self.metric]
 
 
@@ -400,7 +396,7 @@ class Spans(Column):
     def task(self, config, bilstm):
         return SpanTask(
             config,
-            self.encoding.schema,
+            self.encoding,
             n_best_size=self.encoding.max_seq_length,
             bilstm_head=bilstm,
         )

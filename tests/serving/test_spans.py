@@ -124,7 +124,7 @@ def asked(questions, contexts):
 
 def found_by_script(served, questions, contexts):
     """Returns the predictions of run_squad.py."""
-    task = SpanTask(ALL_CONFIG, served.encoding.schema, n_best_size=LENGTH)
+    task = SpanTask(ALL_CONFIG, served.encoding, n_best_size=LENGTH)
 
     def predict(windows):
         outputs = served.model(windows.arrays)

@@ -11,7 +11,6 @@ import tensorflow as tf
 from bert_tf.feature_tagger import BertFeatureTagger
 from bert_tf.heads import BertTokenClassifier
 from bert_tf.serving.tags import WHITE_SPACE, ServedTagger, split_words
-from bert_tf.tasks import ner
 from bert_tf.tasks.ner import Sentence, TaggingEncoding, make_tagging_features
 from bert_tf.tasks.tagging import TaggingTask
 from tests.serving.small_served import (
@@ -84,13 +83,13 @@ def assert_as_in_script(served, contents, tags, probabilities):
     """Checks that tags are as likely as those that run_ner.py predicts."""
     sentences = sentences_of(contents)
     batch = make_tagging_features(sentences, served.encoding).batch
-    task = TaggingTask(CONFIG, served.encoding.schema, LABELS)
+    task = TaggingTask(CONFIG, served.encoding)
     outputs = served.model(batch)
     predictions = {
         name: np.array(value)
         for name, value in task.predictions(batch, outputs).items()
     }
-    expected = flat(ner.predicted_tags(task, predictions, sentences))
+    expected = flat(task.tags(predictions, sentences))
     is_first = batch["label_mask"] > 0
     chances = tf.nn.softmax(outputs["logits"]).numpy()[is_first]
     for answered in (expected, tags):

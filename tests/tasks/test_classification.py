@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from sklearn.utils.class_weight import compute_class_weight
 
-from bert_tf.data.schema import classification_schema
 from bert_tf.errors import InputError
 from bert_tf.tasks.classification import (
     ClassificationTask,
@@ -16,6 +15,7 @@ from bert_tf.tasks.classification import (
     write_submission,
     write_test_results,
 )
+from bert_tf.tasks.encoding import Encoding
 from bert_tf.tasks.examples import PROBLEMS, Example
 from tests.tasks import small_training
 from tests.tasks.small_training import CONFIG, S, as_arrays
@@ -37,9 +37,9 @@ def make(problem="single_label", labels=LABELS, **options):
     if problem == "regression":
         labels = ()
     is_choice = problem == "multiple_choice"
-    schema = classification_schema(S, problem, len(labels), C * is_choice)
+    encoding = Encoding((), True, None, S, problem, labels, C * is_choice)
     task = MultipleChoiceTask if is_choice else ClassificationTask
-    return task(CONFIG, schema, problem, labels, **options)
+    return task(CONFIG, encoding, **options)
 
 
 def log_softmax(x: np.ndarray) -> np.ndarray:

@@ -12,7 +12,10 @@ from bert_tf.tasks.distillation import (
     DistillationTask,
     divergence,
 )
+from bert_tf.tasks.encoding import Encoding
+from bert_tf.tasks.ner import TaggingEncoding
 from bert_tf.tasks.question_answering import SpanTask
+from bert_tf.tasks.questions import SpanEncoding
 from bert_tf.tasks.tagging import TaggingTask
 from tests.tasks import small_training
 from tests.tasks.small_training import CONFIG, S, as_arrays
@@ -41,18 +44,21 @@ def case(kind):
         names = ("start_logits", "end_logits")
         features |= {f"teacher_{name}": logits(B, S) for name in names}
         outputs = {name: logits(B, S) for name in names}
-        return SpanTask(CONFIG, ()), features, outputs
+        task = SpanTask(CONFIG, SpanEncoding((), True, None, S, 1, 1))
+        return task, features, outputs
     if kind == "token":
         mask = features["input_mask"] * (random.random([B, S]) < 0.6)
         features |= {"label_mask": mask.astype("int32")}
         features["label_ids"] = random.integers(0, C, [B, S]).astype("int32")
         features["teacher_logits"] = logits(B, C, S)
-        task = TaggingTask(CONFIG, (), LABELS, dropout=0.0)
+        encoding = TaggingEncoding((), True, None, S, LABELS)
+        task = TaggingTask(CONFIG, encoding, dropout=0.0)
         return task, features, {"logits": logits(B, S, C)}
     is_choice = kind == "multiple_choice"
     make = MultipleChoiceTask if is_choice else ClassificationTask
     labels = () if kind == "regression" else LABELS
-    task = make(CONFIG, (), kind, labels, dropout=0.0)
+    encoding = Encoding((), True, None, S, kind, labels, num_choices=C)
+    task = make(CONFIG, encoding, dropout=0.0)
     features["label_ids"] = np.array([2, 0, 1, 2, 2, 0], "int32")
     if kind == "multi_label":
         features["label_ids"] = np.eye(C, dtype="int32")[features["label_ids"]]

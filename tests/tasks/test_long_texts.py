@@ -157,17 +157,16 @@ def test_every_text_counts_once(problem):
     assert counts.tolist() == [1, 6, 3]
     task = ClassificationTask(
         CONFIG,
-        encoding.schema,
-        problem,
-        labels,
-        window_pooling="max",
+        dataclasses.replace(encoding, window_pooling="max"),
         rows_per_example=10 / 3,
     )
     generator = np.random.default_rng(0)
     width = 2 if labels else 1
     logits = generator.normal(size=[10, width]).astype("float32")
     outputs = {"logits": ops.convert_to_tensor(logits)}
-    plain = ClassificationTask(CONFIG, CUT.schema, problem, labels)
+    plain = ClassificationTask(
+        CONFIG, dataclasses.replace(CUT, problem=problem, labels=labels)
+    )
     without = {n: v for n, v in batch.items() if "window" not in n}
     losses, weights = (
         ops.convert_to_numpy(each["label_loss"])

@@ -14,7 +14,7 @@ from bert_tf.data import records
 from bert_tf.errors import InputError
 from bert_tf.tasks import ner
 from bert_tf.tasks.ner import Sentence, TaggingEncoding, read_conll
-from bert_tf.tasks.tagging import TaggingTask
+from bert_tf.tasks.tagging import METRICS, TaggingTask
 from bert_tf.tokenization.wordpiece import FullTokenizer
 from tests.tasks.small_training import CONFIG
 
@@ -458,15 +458,16 @@ def test_scores_are_of_whole_sentences():
         "label_ids": np.zeros_like(mask),
         "loss": np.array([1.5, 0.5, 1.0], np.float32),
     }
-    task = TaggingTask(CONFIG, (), TWO_TYPES)
-    assert ner.predicted_tags(task, predictions, sentences) == [
+    encoding = ner.TaggingEncoding((), True, None, 7, TWO_TYPES)
+    task = TaggingTask(CONFIG, encoding)
+    assert task.tags(predictions, sentences) == [
         ("O", "B-A", "I-A", "I-A"),
         ("B-A", "O"),
     ]
-    scores = ner.score(task, predictions, sentences)
+    scores = task.score(predictions, sentences)
     expected = {"f1": 1 / 2, "precision": 1 / 2, "recall": 1 / 2}
     expected |= {"accuracy": 5 / 6, "loss": 3 / 6}
-    assert {f"eval_{name}" for name in expected} == {*ner.METRICS}
+    assert {f"eval_{name}" for name in expected} == {*METRICS}
     expected |= {"A_precision": 1 / 2, "A_recall": 1.0, "A_f1": 2 / 3}
     expected |= {"B_precision": 0.0, "B_recall": 0.0, "B_f1": 0.0}
     assert scores == {

@@ -8,7 +8,9 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.feature_tagger import BertFeatureTagger
+from bert_tf.tasks.ner import TaggingEncoding
 from bert_tf.tasks.question_answering import SpanTask
+from bert_tf.tasks.questions import SpanEncoding
 from bert_tf.tasks.tagging import FeatureTaggingTask, TaggingTask
 from bert_tf.variables import checkpoint_variables
 from tests.tasks import small_training
@@ -22,16 +24,20 @@ B = len(LENGTHS)
 
 
 def spans(**options) -> SpanTask:
-    return SpanTask(CONFIG, (), **options)
+    return SpanTask(CONFIG, SpanEncoding((), True, None, S, 1, 1), **options)
+
+
+def tagging(labels=LABELS) -> TaggingEncoding:
+    return TaggingEncoding((), True, None, S, labels)
 
 
 def tags(**options) -> TaggingTask:
-    return TaggingTask(CONFIG, (), LABELS, **{"dropout": 0.0} | options)
+    return TaggingTask(CONFIG, tagging(), **{"dropout": 0.0} | options)
 
 
 def feature_tags(**options) -> FeatureTaggingTask:
     defaults = {"layers": "last", "lstm_size": 13, "dropout": 0.0}
-    return FeatureTaggingTask(CONFIG, (), LABELS, **defaults | options)
+    return FeatureTaggingTask(CONFIG, tagging(), **defaults | options)
 
 
 def windows(lengths) -> dict[str, np.ndarray]:
@@ -241,7 +247,7 @@ def test_the_model_of_the_feature_based_task():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: TaggingTask(CONFIG, (), ("O",)), "at least 2 labels"),
+        (lambda: TaggingTask(CONFIG, tagging(("O",))), "at least 2 labels"),
         (lambda: feature_tags(layers="concat_last_four"), "with 1 layers"),
     ],
 )
