@@ -17,7 +17,7 @@ from bert_tf.errors import InputError, listed, wrong_value
 from bert_tf.heads import BertClassifier, BertMultipleChoice
 from bert_tf.tasks.encoding import Encoding
 from bert_tf.tasks.examples import Example
-from bert_tf.tasks.task import FineTuningTask
+from bert_tf.tasks.task import FineTuningTask, divergence, weights_of
 from bert_tf.tasks.windows import Rows
 
 # Multi-label problems predict all labels with a probability above this.
@@ -319,7 +319,7 @@ class ClassificationTask(FineTuningTask):
                 label_smoothing,
             )
         self._label_smoothing = label_smoothing
-        self._class_weights = self._checked_weights(class_weights)
+        self.class_weights = self._checked_weights(class_weights)
         names = [*metrics, *self._objective.metrics]
         self.metrics = tuple(dict.fromkeys(names))
 
@@ -347,25 +347,35 @@ class ClassificationTask(FineTuningTask):
     def make_model(self, **options: Any) -> keras.Model:
         return BertClassifier(self.config, max(1, len(self.labels)), **options)
 
-    def loss_weights(self, features: Mapping) -> dict:
-        label_ids = features["label_ids"]
-        if self._class_weights is None:
-            weights = ops.ones(ops.shape(label_ids)[:1])
-        else:
-            weights = ops.take(self._class_weights, label_ids)
-        return {"label_loss": weights}
+    def element_weights(self, features: Mapping) -> Any:
+        """Returns the class weights, float32 [B]; see `FineTuningTask`."""
+        if self.class_weights is None:
+            return self.is_element(features)
+        return weights_of(features["label_ids"], self.class_weights)
 
-    def losses(self, features: Mapping, outputs: Mapping) -> dict:
+    def element_losses(self, features: Mapping, outputs: Mapping) -> Any:
         """Returns the losses; source: `create_model` of `run_classifier.py`."""
         loss = self._objective.loss(
             features["label_ids"], outputs["logits"], self._label_smoothing
         )
-        if "num_windows" in features:
-            # Not in `loss_weights`: batches have windows of texts of similar
-            # length, so that dividing by their sum would undo it.
-            num_windows = ops.cast(features["num_windows"], loss.dtype)
-            loss = loss * (self._rows_per_example / num_windows)
-        return {"label_loss": loss * self.loss_weights(features)["label_loss"]}
+        if "num_windows" not in features:
+            return loss
+        # Not in `element_weights`: batches have windows of texts of similar
+        # length, so that dividing by their sum would undo it.
+        num_windows = ops.cast(features["num_windows"], loss.dtype)
+        return loss * (self._rows_per_example / num_windows)
+
+    def soft_losses(
+        self, features: Mapping, outputs: Mapping, temperature: float
+    ) -> Any:
+        """See `FineTuningTask`; the temperature has no effect on numbers."""
+        theirs, ours = features["teacher_logits"], outputs["logits"]
+        if self.problem == "regression":
+            return ops.square(ours[:, 0] - theirs[:, 0])
+        if self.problem == "multi_label":
+            theirs, ours = map(_yes_or_no, (theirs, ours))
+            return ops.mean(divergence(theirs, ours, temperature), axis=-1)
+        return divergence(theirs, ours, temperature)
 
     def predictions(self, features: Mapping, outputs: Mapping) -> dict:
         """Returns logits, labels and the unweighted, unsmoothed loss.
@@ -480,6 +490,11 @@ class ClassificationTask(FineTuningTask):
                 self.labels[decided[0]],
                 num_classes,
             )
+
+
+def _yes_or_no(logits: Any) -> Any:
+    """Maps logits of a sigmoid, [B, C], to logits of a softmax, [B, C, 2]."""
+    return ops.stack([logits, ops.zeros_like(logits)], axis=-1)
 
 
 def are_class_weights(weights: np.ndarray) -> bool:

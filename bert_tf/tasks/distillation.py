@@ -13,9 +13,7 @@ import keras
 from keras import ops
 
 from bert_tf.config import BertConfig
-from bert_tf.tasks.question_answering import MASKED, masked
-from bert_tf.tasks.tagging import word_weights
-from bert_tf.tasks.task import FineTuningTask
+from bert_tf.tasks.task import FineTuningTask, sum_of_rows
 
 LOSS = "distillation_loss"
 # The feature with the teacher's `logits` is `teacher_logits`.
@@ -36,7 +34,7 @@ class DistillationTask:
     Args:
       task: The task of the student.
       weight: The share of the teacher, from 0 to 1.
-      temperature: See `divergence`; without effect for regression.
+      temperature: See `task.divergence`; without effect for regression.
     """
 
     def __init__(self, task: FineTuningTask, weight: float, temperature: float):
@@ -51,16 +49,14 @@ class DistillationTask:
     def loss_weights(self, features: Mapping) -> dict:
         """See `Task`."""
         weights = self._labeled(features, self._task.loss_weights(features))
-        if self._task.head == "token":
-            soft = ops.sum(word_weights(features), axis=-1)
-        else:
-            soft = ops.ones(ops.shape(features["input_ids"])[:1])
+        soft = sum_of_rows(self._task.is_element(features))
         return {**weights, LOSS: soft}
 
     def losses(self, features: Mapping, outputs: Mapping) -> dict:
         """See `Task`; `features` contain those of `TeacherTask`."""
         losses = self._labeled(features, self._task.losses(features, outputs))
-        soft = _soft_losses(self._task, features, outputs, self._temperature)
+        soft = self._task.soft_losses(features, outputs, self._temperature)
+        soft = sum_of_rows(soft * self._task.is_element(features))
         shares = {n: (1 - self._weight) * v for n, v in losses.items()}
         return {**shares, LOSS: self._weight * soft}
 
@@ -122,54 +118,3 @@ class TeacherTask:
                 logits = ops.swapaxes(logits, 1, 2)
             found[f"{PREFIX}{name}"] = logits
         return found
-
-
-def divergence(teacher, student, temperature: float):
-    """Returns T^2 KL(softmax(teacher / T) || softmax(student / T)).
-
-    Section 2 of the paper; the cross-entropy less the teacher's entropy, which
-    has no gradient. The factor T^2 keeps the size of the gradient.
-
-    Args:
-      teacher, student: Logits, float32 [..., C].
-      temperature: T.
-
-    Returns:
-      Floats [...].
-    """
-    theirs = ops.log_softmax(teacher / temperature)
-    ours = ops.log_softmax(student / temperature)
-    terms = ops.exp(theirs) * (theirs - ours)
-    return temperature**2 * ops.sum(terms, axis=-1)
-
-
-def _soft_losses(
-    task: Any, features: Mapping, outputs: Mapping, temperature: float
-):
-    """Returns the weighted loss of each example, float32 [B]."""
-    if task.head == "span":
-        losses = [
-            divergence(
-                masked(features[PREFIX + name], features["input_mask"], MASKED),
-                masked(outputs[name], features["input_mask"], MASKED),
-                temperature,
-            )
-            for name in ("start_logits", "end_logits")
-        ]
-        return (losses[0] + losses[1]) / 2
-    theirs, ours = features[f"{PREFIX}logits"], outputs["logits"]
-    if task.head == "token":
-        theirs = ops.swapaxes(theirs, 1, 2)
-        words = divergence(theirs, ours, temperature) * word_weights(features)
-        return ops.sum(words, axis=-1)
-    if task.problem == "regression":
-        return ops.square(ours[:, 0] - theirs[:, 0])
-    if task.problem == "multi_label":
-        theirs, ours = map(_yes_or_no, (theirs, ours))
-        return ops.mean(divergence(theirs, ours, temperature), axis=-1)
-    return divergence(theirs, ours, temperature)
-
-
-def _yes_or_no(logits):
-    """Maps logits of a sigmoid, [B, C], to logits of a softmax, [B, C, 2]."""
-    return ops.stack([logits, ops.zeros_like(logits)], axis=-1)

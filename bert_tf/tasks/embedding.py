@@ -228,16 +228,13 @@ class EmbeddingTask(FineTuningTask):
         vectors = self.vectors(outputs, mask)
         return ops.reshape(vectors, (-1, 2, vectors.shape[-1]))
 
-    def loss_weights(self, features: Mapping) -> dict:
-        return {"pair_loss": ops.ones(ops.shape(features["label_ids"]))}
-
-    def losses(self, features: Mapping, outputs: Mapping) -> dict:
+    def element_losses(self, features: Mapping, outputs: Mapping) -> Any:
         """Returns `pair_losses`; the batch is that of the device's step."""
-        vectors = self._pairs(features, outputs)
-        losses = pair_losses(
-            features["label_ids"], features["text_ids"], vectors
+        return pair_losses(
+            features["label_ids"],
+            features["text_ids"],
+            self._pairs(features, outputs),
         )
-        return {"pair_loss": losses}
 
     def predictions(self, features: Mapping, outputs: Mapping) -> dict:
         """Returns cosines and scores; without scores also the vectors."""

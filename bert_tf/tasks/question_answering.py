@@ -10,7 +10,7 @@ from keras import ops
 from bert_tf.config import BertConfig
 from bert_tf.heads import BertSpanLabeler
 from bert_tf.tasks.questions import SpanEncoding
-from bert_tf.tasks.task import FineTuningTask
+from bert_tf.tasks.task import FineTuningTask, divergence
 
 # The logit of padding in the loss. An infinity times the 0 of a one-hot row
 # would be NaN.
@@ -56,18 +56,45 @@ class SpanTask(FineTuningTask):
     def make_model(self, **options: Any) -> keras.Model:
         return BertSpanLabeler(self.config, **options)
 
-    def loss_weights(self, features: Mapping) -> dict:
-        return {"span_loss": ops.ones(ops.shape(features["start_positions"]))}
+    def element_losses(self, features: Mapping, outputs: Mapping) -> Any:
+        """Returns the mean of the losses of start and end, float32 [B].
 
-    def losses(self, features: Mapping, outputs: Mapping) -> dict:
-        """See `Task`; source: `compute_loss` of `run_squad.py`."""
-        return {"span_loss": _loss(features, outputs)}
+        Source: `compute_loss` of `run_squad.py`.
+        """
+        losses = [
+            keras.losses.sparse_categorical_crossentropy(
+                features[f"{name}_positions"],
+                masked(
+                    outputs[f"{name}_logits"], features["input_mask"], MASKED
+                ),
+                from_logits=True,
+            )
+            for name in ("start", "end")
+        ]
+        return (losses[0] + losses[1]) / 2
+
+    def soft_losses(
+        self, features: Mapping, outputs: Mapping, temperature: float
+    ) -> Any:
+        """See `FineTuningTask`; the mean of start and end."""
+        losses = []
+        for name in ("start_logits", "end_logits"):
+            theirs, ours = (
+                masked(logits, features["input_mask"], MASKED)
+                for logits in (features[f"teacher_{name}"], outputs[name])
+            )
+            losses.append(divergence(theirs, ours, temperature))
+        return (losses[0] + losses[1]) / 2
+
+    def row_outputs(self, features: Mapping, outputs: Mapping) -> dict:
+        """See `best_indexes`."""
+        return best_indexes(outputs, features["input_mask"], self.n_best_size)
 
     def predictions(self, features: Mapping, outputs: Mapping) -> dict:
         """Returns `best_indexes`, and the `loss` [b] of training windows."""
-        kept = best_indexes(outputs, features["input_mask"], self.n_best_size)
+        kept = self.row_outputs(features, outputs)
         if "start_positions" in features:
-            kept["loss"] = _loss(features, outputs)
+            kept["loss"] = self.element_losses(features, outputs)
         return kept
 
     def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, float]:
@@ -107,19 +134,6 @@ def best_indexes(outputs: Mapping, input_mask, count: int) -> dict:
         best[f"{name}_logits"] = values
         best[f"null_{name}_logits"] = logits[:, 0]
     return best
-
-
-def _loss(features: Mapping, outputs: Mapping):
-    """Returns the mean of the losses of start and end, float32 [b]."""
-    losses = [
-        keras.losses.sparse_categorical_crossentropy(
-            features[f"{name}_positions"],
-            masked(outputs[f"{name}_logits"], features["input_mask"], MASKED),
-            from_logits=True,
-        )
-        for name in ("start", "end")
-    ]
-    return (losses[0] + losses[1]) / 2
 
 
 def masked(logits, mask, value: float):

@@ -13,7 +13,7 @@ from bert_tf.feature_tagger import BertFeatureTagger, choose
 from bert_tf.heads import BertTokenClassifier
 from bert_tf.metrics import entity_scores
 from bert_tf.tasks.ner import Sentence, TaggingEncoding, word_tags
-from bert_tf.tasks.task import FineTuningTask
+from bert_tf.tasks.task import FineTuningTask, divergence, weights_of
 
 # The metrics of tags of any types of entities.
 METRICS = tuple(
@@ -32,6 +32,7 @@ class TaggingTask(FineTuningTask):
     Args:
       config: The configuration of the model.
       encoding: How sentences become features.
+      class_weights: The weight of each label in training, float32 [C].
       options: Options of `FineTuningTask`.
 
     Raises:
@@ -46,21 +47,49 @@ class TaggingTask(FineTuningTask):
         self,
         config: BertConfig,
         encoding: TaggingEncoding,
+        *,
+        class_weights: np.ndarray | None = None,
         **options: Any,
     ):
         super().__init__(config, encoding, **options)
         if len(self.labels) < 2:
             raise wrong_value("--labels", "at least 2 labels", self.labels)
+        self.class_weights = class_weights
 
     def make_model(self, **options: Any) -> keras.Model:
         return BertTokenClassifier(self.config, len(self.labels), **options)
 
-    def loss_weights(self, features: Mapping) -> dict:
-        return {"label_loss": ops.sum(word_weights(features), axis=-1)}
+    def is_element(self, features: Mapping) -> Any:
+        """Returns 1.0 at the first token of each word, float32 [B, S]."""
+        return ops.cast(features["label_mask"], "float32")
 
-    def losses(self, features: Mapping, outputs: Mapping) -> dict:
-        """See `Task`; the loss of an example is the sum over its words."""
-        return {"label_loss": _loss(features, outputs)}
+    def element_weights(self, features: Mapping) -> Any:
+        """Returns the class weights of words, float32 [B, S]."""
+        is_word = self.is_element(features)
+        if self.class_weights is None:
+            return is_word
+        return is_word * weights_of(features["label_ids"], self.class_weights)
+
+    def element_losses(self, features: Mapping, outputs: Mapping) -> Any:
+        """Returns the losses of all positions, float32 [B, S]."""
+        return keras.losses.sparse_categorical_crossentropy(
+            features["label_ids"], outputs["logits"], from_logits=True
+        )
+
+    def soft_losses(
+        self, features: Mapping, outputs: Mapping, temperature: float
+    ) -> Any:
+        """See `FineTuningTask`; of all positions, float32 [B, S]."""
+        theirs = ops.swapaxes(features["teacher_logits"], 1, 2)
+        return divergence(theirs, outputs["logits"], temperature)
+
+    def decode(self, outputs: Mapping) -> dict:
+        """Returns `label_ids`, int32 [...], and their `probabilities`."""
+        logits = outputs["logits"]
+        return {
+            "label_ids": ops.cast(ops.argmax(logits, axis=-1), "int32"),
+            "probabilities": ops.max(ops.softmax(logits), axis=-1),
+        }
 
     def predictions(self, features: Mapping, outputs: Mapping) -> dict:
         """Returns the most likely label of every token.
@@ -70,12 +99,12 @@ class TaggingTask(FineTuningTask):
           `label_mask` is 1; `label_ids` and `label_mask`; and `loss`, float32
           [b], the sum over the words.
         """
-        best = ops.argmax(outputs["logits"], axis=-1)
+        losses = self.element_losses(features, outputs)
         return {
-            "predicted_ids": ops.cast(best, "int32"),
+            "predicted_ids": self.decode(outputs)["label_ids"],
             "label_ids": features["label_ids"],
             "label_mask": features["label_mask"],
-            "loss": _loss(features, outputs),
+            "loss": ops.sum(losses * self.is_element(features), axis=-1),
         }
 
     def tags(
@@ -118,19 +147,6 @@ class TaggingTask(FineTuningTask):
             "eval_accuracy": float(num_right / words),
             "eval_loss": float(loss / words),
         }
-
-
-def word_weights(features: Mapping):
-    """Returns 1.0 at the first token of each word, float32 [b, S]."""
-    return ops.cast(features["label_mask"], "float32")
-
-
-def _loss(features: Mapping, outputs: Mapping):
-    """Returns the sum of the losses of an example's words, float32 [b]."""
-    losses = keras.losses.sparse_categorical_crossentropy(
-        features["label_ids"], outputs["logits"], from_logits=True
-    )  # [b, S]
-    return ops.sum(losses * word_weights(features), axis=-1)
 
 
 class FeatureTaggingTask(TaggingTask):

@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 import numpy as np
+from keras import ops
 
 from bert_tf.config import BertConfig
 from bert_tf.data.schema import Schema
@@ -82,7 +83,16 @@ class Task(abc.ABC):
 
 
 class FineTuningTask(Task):
-    """A task with a new head on a pre-trained encoder.
+    """A kind of task: what scripts, text models and exports ask of it.
+
+    At each of these doors an example becomes one row of features or several
+    (`encoding`), and the model maps rows to outputs. In training, an element is
+    what has a loss: a row, or a word of it. In prediction, `row_outputs` are
+    what is kept of each row; a text with several rows joins those; `decode`
+    makes the answer of it.
+
+    Elements, rows and answers are tensors of `keras.ops`, so that all doors
+    share them: a graph for a server as well as Keras's other backends.
 
     Args:
       config: The configuration of the model.
@@ -95,10 +105,13 @@ class FineTuningTask(Task):
       head: The kind of head, one of `interop.checkpoint.HEADS`.
       problem_type: The name of the problem in checkpoints, if it has one.
       labels: The names in the order of the logits; () if it has no labels.
+      metrics: The names of the metrics of `score`, without "eval_".
     """
 
     head: str
     problem_type: str | None = None
+    loss_names: tuple[str, ...] = ("loss",)
+    metrics: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -125,3 +138,106 @@ class FineTuningTask(Task):
     @abc.abstractmethod
     def make_model(self, **options: Any) -> keras.Model:
         """Returns the model with its head, not built."""
+
+    # Training.
+
+    @abc.abstractmethod
+    def element_losses(self, features: Mapping, outputs: Mapping) -> Any:
+        """Returns the loss of each element, float32 [B, ...]."""
+
+    def is_element(self, features: Mapping) -> Any:
+        """Returns 1.0 for each element that counts, float32 [B, ...].
+
+        By default all rows count.
+        """
+        return ops.ones(ops.shape(features["input_ids"])[:1])
+
+    def element_weights(self, features: Mapping) -> Any:
+        """Returns the weight of each element, float32 [B, ...]."""
+        return self.is_element(features)
+
+    def soft_losses(
+        self, features: Mapping, outputs: Mapping, temperature: float
+    ) -> Any:
+        """Returns the losses of elements against a teacher, float32 [B, ...].
+
+        The teacher's outputs are features with the prefix "teacher_"; see
+        `distillation.TeacherTask`. By default both are logits of classes.
+        """
+        return divergence(
+            features["teacher_logits"], outputs["logits"], temperature
+        )
+
+    def loss_weights(self, features: Mapping) -> dict:
+        """See `Task`; sums over the elements of a row."""
+        [name] = self.loss_names
+        return {name: sum_of_rows(self.element_weights(features))}
+
+    def losses(self, features: Mapping, outputs: Mapping) -> dict:
+        """See `Task`; sums over the elements of a row."""
+        [name] = self.loss_names
+        losses = self.element_losses(features, outputs)
+        return {name: sum_of_rows(losses * self.element_weights(features))}
+
+    # Prediction.
+
+    def row_outputs(self, features: Mapping, outputs: Mapping) -> dict:
+        """Returns what is kept of each row, tensors [B, ...] by name."""
+        del features
+        return dict(outputs)
+
+    def decode(self, outputs: Mapping) -> dict:
+        """Returns the answers, tensors [n, ...] by name.
+
+        Args:
+          outputs: The `row_outputs` of texts: of their rows, if they have one
+            each; otherwise joined.
+        """
+        return dict(outputs)
+
+    def predictions(self, features: Mapping, outputs: Mapping) -> dict:
+        """See `Task`; by default the answers, the labels and the losses."""
+        kept = self.decode(self.row_outputs(features, outputs))
+        return {
+            **kept,
+            "label_ids": features["label_ids"],
+            "loss": self.element_losses(features, outputs),
+        }
+
+
+def weights_of(label_ids: Any, class_weights: np.ndarray) -> Any:
+    """Returns the weight of each label, float32 [...].
+
+    Args:
+      label_ids: Integers [...]; or the shares of the labels, floats [..., C].
+      class_weights: The weight of each label, float32 [C].
+    """
+    if keras.backend.is_int_dtype(label_ids.dtype):
+        return ops.take(class_weights, label_ids)
+    return ops.matmul(label_ids, class_weights)
+
+
+def sum_of_rows(values: Any) -> Any:
+    """Returns the sum of the elements of each row, [B]."""
+    others = tuple(range(1, len(values.shape)))
+    return ops.sum(values, axis=others) if others else values
+
+
+def divergence(teacher: Any, student: Any, temperature: float) -> Any:
+    """Returns T^2 KL(softmax(teacher / T) || softmax(student / T)).
+
+    Section 2 of Hinton et al. 2015, arXiv 1503.02531; the cross-entropy less
+    the teacher's entropy, which has no gradient. The factor T^2 keeps the size
+    of the gradient.
+
+    Args:
+      teacher, student: Logits, float32 [..., C].
+      temperature: T.
+
+    Returns:
+      Floats [...].
+    """
+    theirs = ops.log_softmax(teacher / temperature)
+    ours = ops.log_softmax(student / temperature)
+    terms = ops.exp(theirs) * (theirs - ours)
+    return temperature**2 * ops.sum(terms, axis=-1)

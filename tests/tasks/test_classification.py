@@ -79,7 +79,8 @@ def kept(task, label_ids=None, logits=LOGITS) -> dict[str, np.ndarray]:
     ],
 )
 def test_losses_by_hand(problem, options):
-    task, features = make(problem, **options), {"label_ids": LABEL_IDS[problem]}
+    task = make(problem, **options)
+    features = {"label_ids": LABEL_IDS[problem], "input_ids": np.ones([B, S])}
     [loss] = as_arrays(task.losses(features, {"logits": LOGITS})).values()
     np.testing.assert_allclose(
         loss, loss_by_hand(problem, **options), rtol=1e-5, atol=1e-7

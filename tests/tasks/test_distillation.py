@@ -10,13 +10,13 @@ from bert_tf.tasks.distillation import (
     IS_LABELED,
     LOSS,
     DistillationTask,
-    divergence,
 )
 from bert_tf.tasks.encoding import Encoding
 from bert_tf.tasks.ner import TaggingEncoding
 from bert_tf.tasks.question_answering import SpanTask
 from bert_tf.tasks.questions import SpanEncoding
 from bert_tf.tasks.tagging import TaggingTask
+from bert_tf.tasks.task import divergence
 from tests.tasks import small_training
 from tests.tasks.small_training import CONFIG, S, as_arrays
 
