@@ -13,7 +13,7 @@ import numpy as np
 
 from bert_tf.data.randomness import permute
 from bert_tf.data.schema import Schema
-from bert_tf.errors import wrong_value
+from bert_tf.errors import InputError, wrong_value
 
 # The training stream is sorted by length within windows of this many batches.
 # Longer windows have less padding; shorter ones mix examples better. With 100
@@ -89,15 +89,22 @@ def in_memory(
     Args:
       batches: Dicts from the name of a feature to an array [b, *shape].
       schema: The features, `input_mask` among them.
+
+    Raises:
+      InputError: There is no example.
     """
     parts: dict[str, list[np.ndarray]] = {f.name: [] for f in schema}
     lengths = []
     for batch in batches:
+        if not len(batch["input_mask"]):
+            continue
         mask = batch["input_mask"].astype(bool)  # [b, ..., L]
         ends = mask * np.arange(1, mask.shape[-1] + 1, dtype=np.int32)
         lengths.append(ends.reshape(len(mask), -1).max(axis=1))
         for name, values in batch.items():
             parts[name].append(_narrow(values))
+    if not lengths:
+        raise InputError("None of the examples can be used.")
     sequences = [feature for feature in schema if feature.is_sequence]
     return Features(
         # One feature at a time, so that only one is in memory twice. Parts of

@@ -29,7 +29,8 @@ class RecordBlock(NamedTuple):
 
     data: bytes  # From `records.frame`.
     num_records: int
-    num_cut: int = 0  # Records whose example did not fit completely.
+    num_cut: int = 0  # Examples, or words, that did not fit completely.
+    num_examples: int = 0
 
 
 class CachedRecords(NamedTuple):
@@ -79,11 +80,16 @@ def checksum(blocks: Iterable[bytes]) -> str:
 
 
 def make_block(
-    schema: Schema, batch: Mapping[str, np.ndarray], num_cut: int = 0
+    schema: Schema,
+    batch: Mapping[str, np.ndarray],
+    num_cut: int = 0,
+    num_examples: int = 0,
 ) -> RecordBlock:
     """Serializes a batch, a dict of arrays [n, *shape]."""
     serialized = records.encode_batch(schema, batch)
-    return RecordBlock(records.frame(serialized), len(serialized), num_cut)
+    return RecordBlock(
+        records.frame(serialized), len(serialized), num_cut, num_examples
+    )
 
 
 def write_records(

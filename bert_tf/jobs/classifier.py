@@ -38,12 +38,7 @@ from bert_tf.tasks.classification import (
 )
 from bert_tf.tasks.datasets import DataSet, SplitFile
 from bert_tf.tasks.distillation import IS_LABELED
-from bert_tf.tasks.encoding import (
-    Encoding,
-    content,
-    count_rows,
-    write_features,
-)
+from bert_tf.tasks.encoding import Encoding
 from bert_tf.tasks.examples import Example, read_examples
 from bert_tf.training.distribution import is_chief
 from bert_tf.training.estimator import Estimator
@@ -102,7 +97,7 @@ def run(config: ClassifierConfig) -> TrainingResult:
             functools.partial(_names_in, data_set, config),
         ),
     )
-    with _claimed_output_dir(tuning, data_set, parts, examples):
+    with _claimed_output_dir(tuning, data_set, encoding, parts, examples):
         data = chief_first(
             tuning.strategy,
             functools.partial(_load, config, encoding, parts, examples),
@@ -155,12 +150,8 @@ def _load(
         loaded[split] = []
         for part, read in zip(found, examples[split], strict=True):
             path = fine_tuning.record_file(config, split, part.suffix)
-            write_features(
-                path,
-                read,
-                encoding,
-                sources=part.files,
-                num_workers=num_workers,
+            encoding.write(
+                path, read, sources=part.files, num_workers=num_workers
             )
             features = buckets.load(path, encoding.schema, len(encoding.vocab))
             loaded[split].append(
@@ -247,11 +238,11 @@ def _add_unlabeled(
     Returns:
       The number of rows, and the mean number of rows of a labeled example.
     """
-    num_rows = count_rows(train, encoding)
+    num_rows = encoding.count_rows(train)
     rows_per_example = num_rows / len(train)
     if config.unlabeled_file:
         unlabeled = _read_unlabeled(config, data_set)
-        num_rows += count_rows(unlabeled, encoding)
+        num_rows += encoding.count_rows(unlabeled)
         train += unlabeled
     return num_rows, rows_per_example
 
@@ -312,6 +303,7 @@ def _check_options(
 def _claimed_output_dir(
     tuning: FineTuning,
     data_set: DataSet,
+    encoding: Encoding,
     parts: Mapping[str, Sequence[SplitFile]],
     examples: Mapping[str, Sequence[list[Example]]],
 ) -> contextlib.AbstractContextManager[None]:
@@ -320,7 +312,7 @@ def _claimed_output_dir(
     facts["is_pair"] = data_set.is_pair
     config = tuning.config
     for train in examples.get("train", []):
-        facts["training_set"] = cache.checksum(map(content, train))
+        facts["training_set"] = cache.checksum(map(encoding.fingerprint, train))
     sources = [
         f for found in parts.values() for part in found for f in part.files
     ]
@@ -331,7 +323,7 @@ def _claimed_output_dir(
         tuning.strategy,
         facts,
         sources,
-        cache.checksum(map(content, dev)),
+        cache.checksum(map(encoding.fingerprint, dev)),
     )
 
 

@@ -23,7 +23,7 @@ from bert_tf.serving.served import ServedEncoder
 from bert_tf.tasks.classification import write_predictions, write_test_results
 from bert_tf.tasks.datasets import DataSet, SplitFile
 from bert_tf.tasks.embedding import EmbeddingTask, number_texts
-from bert_tf.tasks.encoding import Encoding, content, write_features
+from bert_tf.tasks.encoding import Encoding
 from bert_tf.tasks.examples import Example
 from bert_tf.training.distribution import is_chief
 from bert_tf.training.estimator import Estimator, batch_per_replica
@@ -75,11 +75,11 @@ def run(config: EmbeddingsConfig) -> TrainingResult:
     facts = start.facts(data_set.name, "similarity", ())
     facts |= {"pooling": config.pooling, "normalize": config.normalize}
     if config.do_train:
-        facts["training_set"] = _checksum(examples["train"])
+        facts["training_set"] = _checksum(encoding, examples["train"])
     sources = [file for part in parts.values() for file in part.files]
     with output_folder.claimed(
         *(config, tuning.strategy, facts, sources),
-        _checksum(examples.get("dev", [])),
+        _checksum(encoding, examples.get("dev", [])),
     ):
         data = chief_first(
             tuning.strategy,
@@ -189,8 +189,8 @@ def _task(
     )
 
 
-def _checksum(examples: list[Example]) -> str:
-    return cache.checksum(map(content, examples))
+def _checksum(encoding: Encoding, examples: list[Example]) -> str:
+    return cache.checksum(map(encoding.fingerprint, examples))
 
 
 def _load(
@@ -203,10 +203,9 @@ def _load(
     loaded = {}
     for split, part in parts.items():
         path = fine_tuning.record_file(config, split)
-        write_features(
+        encoding.write(
             path,
             examples[split],
-            encoding,
             sources=part.files,
             num_workers=processes.available_cpus(),
         )

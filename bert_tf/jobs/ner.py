@@ -24,12 +24,9 @@ from bert_tf.tasks import ner
 from bert_tf.tasks.ner import (
     ConllFile,
     TaggingEncoding,
-    content,
-    count_rows,
     label_numbers,
     read_conll,
     write_conll,
-    write_tagging_features,
 )
 from bert_tf.tasks.tagging import METRICS, FeatureTaggingTask, TaggingTask
 from bert_tf.training.distribution import is_chief
@@ -50,7 +47,7 @@ def run(config: NerConfig) -> TrainingResult:
         label_numbers(file.sentences, encoding.labels)
     num_rows = None
     if config.do_train:
-        num_rows = count_rows(read["train"].sentences, encoding)
+        num_rows = encoding.count_rows(read["train"].sentences)
     task = _task(config, start, encoding)
     teacher = find_teacher(config, start, task)
     tuning = fine_tuning.prepare(
@@ -159,7 +156,7 @@ def _claimed_output_dir(
         names = OPTIONS_OF_MODE["feature_based"]
         facts |= {name: getattr(config, name) for name in names}
     if "train" in read:
-        contents = map(content, read["train"].sentences)
+        contents = map(encoding.fingerprint, read["train"].sentences)
         facts["training_set"] = cache.checksum(contents)
     sources = [file.path for file in read.values()]
     dev = read["dev"].sentences if "dev" in read else ()
@@ -168,7 +165,7 @@ def _claimed_output_dir(
         tuning.strategy,
         facts,
         sources,
-        cache.checksum(map(content, dev)),
+        cache.checksum(map(encoding.fingerprint, dev)),
     )
 
 
@@ -179,9 +176,7 @@ def _load(
     features = {}
     for split, file in read.items():
         path = fine_tuning.record_file(config, split)
-        write_tagging_features(
-            path, file.sentences, encoding, sources=[file.path]
-        )
+        encoding.write(path, file.sentences, sources=[file.path])
         features[split] = buckets.load(
             path, encoding.schema, len(encoding.vocab)
         )

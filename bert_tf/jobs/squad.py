@@ -33,10 +33,7 @@ from bert_tf.tasks.question_answering import SpanTask
 from bert_tf.tasks.questions import (
     Question,
     SpanEncoding,
-    content,
-    count_windows,
     read_questions,
-    write_windows,
 )
 from bert_tf.training.distribution import is_chief
 from bert_tf.training.estimator import Estimator
@@ -68,7 +65,7 @@ def run(config: SquadConfig) -> TrainingResult:
         _num_windows(config, train, encoding) if config.do_train else None,
         find_teacher(config, start, task),
     )
-    with _claimed_output_dir(tuning, train, asked):
+    with _claimed_output_dir(tuning, encoding, train, asked):
         features = None
         if config.do_train:
             features = chief_first(
@@ -163,7 +160,7 @@ def _num_windows(
     config: SquadConfig, train: Sequence[Question], encoding: SpanEncoding
 ) -> int:
     """Returns the number of training examples, which are windows."""
-    count = count_windows(train, encoding)
+    count = encoding.count_rows(train)
     if not count:
         raise in_file(
             config.train_file, "no question has a context and an answer."
@@ -185,12 +182,15 @@ def _task(
 
 
 def _claimed_output_dir(
-    tuning: FineTuning, train: Sequence[Question], asked: Sequence[Question]
+    tuning: FineTuning,
+    encoding: SpanEncoding,
+    train: Sequence[Question],
+    asked: Sequence[Question],
 ) -> contextlib.AbstractContextManager[None]:
     config = tuning.config
     facts = tuning.facts("squad", "span", ())
     if train:
-        facts["training_set"] = cache.checksum(map(content, train))
+        facts["training_set"] = cache.checksum(map(encoding.fingerprint, train))
     if train or config.do_export:
         # Any model can answer questions in either way.
         facts["version_2_with_negative"] = config.version_2_with_negative
@@ -200,7 +200,7 @@ def _claimed_output_dir(
         tuning.strategy,
         facts,
         inputs,
-        cache.checksum(map(content, asked)),
+        cache.checksum(map(encoding.fingerprint, asked)),
     )
 
 
@@ -209,7 +209,7 @@ def _load(
 ) -> Features:
     """Writes the windows of the training set as records, and loads them."""
     path = fine_tuning.record_file(config, "train")
-    write_windows(path, train, encoding, sources=[config.train_file])
+    encoding.write(path, train, sources=[config.train_file])
     return buckets.load(path, encoding.schema, len(encoding.vocab))
 
 

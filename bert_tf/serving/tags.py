@@ -1,7 +1,7 @@
 """Tags of words in a graph, for named entities for example.
 
 The graph makes the same rows of the same tokens as
-`tasks.ner.make_tagging_features` does in NumPy.
+`tasks.ner.TaggingEncoding` does in NumPy.
 """
 
 from typing import NamedTuple
@@ -193,7 +193,7 @@ class ServedTagger(Served):
         return tags, tf.reduce_max(probabilities, axis=-1)
 
     def _rows(self, words: tf.RaggedTensor) -> _Rows:
-        """Splits words, [B, (W)], into rows as `make_tagging_features` does."""
+        """Splits words, [B, (W)], into rows as `TaggingEncoding` does."""
         room = self.encoding.max_seq_length - 2  # [CLS] and [SEP]
         with tf.device("CPU:0"):
             tokens = self.tokenizer.tokenize(words.values)  # [words, (T)]

@@ -21,7 +21,6 @@ from bert_tf.tasks.questions import (
     SpanEncoding,
     Window,
     make_windows,
-    split_questions,
 )
 
 # Enough windows for batches of equal length, few enough to show progress.
@@ -300,7 +299,7 @@ def answer_questions(
     faults = Faults()
     parts: Iterator[list[Answered]] = (
         _answer_part(part, encoding, predict, rules, faults)
-        for part in split_questions(questions, encoding, _WINDOWS_AT_A_TIME)
+        for part in encoding.split(questions, _WINDOWS_AT_A_TIME)
     )
     if not is_quiet:
         parts = processes.track(

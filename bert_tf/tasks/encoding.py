@@ -1,15 +1,18 @@
-"""From texts to features: examples of sentences become records."""
+"""From texts to rows: the interface of encodings, and texts with labels."""
 
+import abc
 import dataclasses
 import functools
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 from absl import logging
 
 from bert_tf.data import cache, processes
+from bert_tf.data.batching import Features, in_memory
+from bert_tf.data.processes import Faults
 from bert_tf.data.schema import Schema, classification_schema
 from bert_tf.errors import (
     InputError,
@@ -24,6 +27,16 @@ from bert_tf.tasks.windows import POOLINGS, split_texts, window_spans
 from bert_tf.tokenization.packing import pack, truncated_lengths
 from bert_tf.tokenization.vocabulary_file import require_special_tokens
 from bert_tf.tokenization.wordpiece import FullTokenizer
+
+Item = TypeVar("Item")
+
+# One process tokenizes these in 3 or 4 s; starting more takes 1 s.
+_EXAMPLES_FOR_ONE = 1 << 17
+
+_NUM_SAMPLES = 3
+
+# A pair with a token of each text.
+_LEAST_OF_PAIR = 5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,19 +74,205 @@ def _tokenizer(
     return tokenizer
 
 
-# The number of examples that one process tokenizes at a time.
-_EXAMPLES_PER_PART = 1 << 12
-# One process tokenizes these in 3 or 4 s; starting more takes 1 s.
-_EXAMPLES_FOR_ONE = 1 << 17
+class Encoded(NamedTuple):
+    """The rows of some examples.
 
-_NUM_SAMPLES = 3
+    Attributes:
+      batch: For each feature of the schema an array [R, *shape].
+      counts: The number of rows of each example, int [n].
+      num_cut: The number of examples, or of words, that were cut to fit.
+      faults: Flaws of the examples, if any, to be logged.
+    """
 
-# A pair with a token of each text.
-_LEAST_OF_PAIR = 5
+    batch: dict[str, np.ndarray]
+    counts: np.ndarray
+    num_cut: int = 0
+    faults: Faults | None = None
+
+
+class RowEncoding(TextEncoding, abc.ABC, Generic[Item]):
+    """How the examples of one kind of task become rows of features.
+
+    A subclass is a frozen dataclass. All that shapes rows is a field, since
+    records are reused as long as the fields and the examples stay the same.
+
+    Attributes, beside those of `TextEncoding`:
+      labels: The names of the labels, ordered by id; () if there are none.
+      unit: What an example is called in the log, in the plural.
+      cut_unit: What `Encoded.num_cut` counts, in the plural.
+      rows_per_part: About the number of rows that are made at a time.
+    """
+
+    labels: tuple[str, ...] = ()
+    unit: ClassVar[str] = "examples"
+    cut_unit: ClassVar[str] = "examples"
+    rows_per_part: ClassVar[int] = 1 << 12
+
+    @property
+    @abc.abstractmethod
+    def schema(self) -> Schema:
+        """The features of a row."""
+
+    @abc.abstractmethod
+    def encode(self, examples: Sequence[Item]) -> Encoded:
+        """Tokenizes, packs and pads examples to train and to evaluate on.
+
+        The rows of an example are adjacent. An example without rows is
+        skipped. The memory needed grows with the number of rows: see `split`.
+
+        Raises:
+          InputError: An example does not fit the encoding.
+        """
+
+    @abc.abstractmethod
+    def fingerprint(self, example: Item) -> bytes:
+        """Returns the parts of an example that determine its rows."""
+
+    def split(
+        self, examples: Iterable[Item], num_rows: int | None = None
+    ) -> Iterator[list[Item]]:
+        """Yields examples in parts of about `num_rows` rows.
+
+        The default is `rows_per_part`. The number of rows is estimated without
+        tokenizing.
+        """
+        examples = iter(examples)
+        size = num_rows or self.rows_per_part
+        while part := list(itertools.islice(examples, size)):
+            yield part
+
+    def count_rows(self, examples: Sequence[Item]) -> int:
+        """Returns the number of rows; warns of examples that are skipped."""
+        return sum(int(e.counts.sum()) for e in self._encode_parts(examples))
+
+    def features(self, examples: Sequence[Item]) -> Features:
+        """Returns the rows of all examples, in memory.
+
+        The array `example_index` has the index of each row's example.
+
+        Raises:
+          InputError: An example does not fit the encoding, or none has a row.
+        """
+        counts: list[np.ndarray] = []
+
+        def batches() -> Iterator[dict[str, np.ndarray]]:
+            for encoded in self._encode_parts(examples):
+                counts.append(encoded.counts)
+                yield encoded.batch
+
+        features = in_memory(batches(), self.schema)
+        features.arrays["example_index"] = np.repeat(
+            np.arange(len(examples), dtype=np.int32), np.concatenate(counts)
+        )
+        return features
+
+    def _encode_parts(self, examples: Iterable[Item]) -> Iterator[Encoded]:
+        """Encodes examples in parts, then warns of their faults."""
+        faults = Faults()
+        for encoded in map(self.encode, self.split(examples)):
+            faults.update(encoded.faults or Faults())
+            yield encoded
+        faults.log()
+
+    def write(
+        self,
+        path: str,
+        examples: Sequence[Item],
+        *,
+        sources: Iterable[str] = (),
+        num_workers: int = 1,
+    ) -> bool:
+        """Writes the rows of examples as records, unless the file has them.
+
+        Args:
+          path: The TFRecord file; see `cache.write_records`.
+          examples: The examples, in the order of the records.
+          sources: The files that the examples were read from.
+          num_workers: The number of processes for large data sets. The records
+            do not depend on it.
+
+        Returns:
+          Whether the file was written: False if it was reused.
+
+        Raises:
+          InputError: An example does not fit the encoding; a file cannot be
+            read or written.
+        """
+        key = cache.key(
+            self.of_records, map(self.fingerprint, examples), sources
+        )
+        if len(examples) <= _EXAMPLES_FOR_ONE:
+            num_workers = 1
+        kept = cache.write_records(
+            path, key, lambda: self._tracked_blocks(examples, num_workers)
+        )
+        logging.info(
+            "%s: %s %s in %s rows of at most %d tokens; truncated %s: %s",
+            path,
+            f"{len(examples):,}",
+            self.unit,
+            f"{kept.num_records:,}",
+            self.max_seq_length,
+            self.cut_unit,
+            f"{kept.num_cut:,}",
+        )
+        return kept.is_new
+
+    @property
+    def of_records(self) -> Self:
+        """The encoding without fields that do not shape rows."""
+        return self
+
+    def make_blocks(
+        self, parts: Iterable[Sequence[Item]], num_workers: int
+    ) -> Iterator[cache.RecordBlock]:
+        """Yields the records of each part, in order."""
+        with processes.Pool(num_workers) as pool:
+            yield from pool.run(parts, self._make_block)
+
+    def _make_block(self, examples: Sequence[Item]) -> cache.RecordBlock:
+        encoded = self.encode(examples)
+        return cache.make_block(
+            self.schema, encoded.batch, encoded.num_cut, len(examples)
+        )
+
+    def _tracked_blocks(
+        self, examples: Sequence[Item], num_workers: int
+    ) -> Iterator[cache.RecordBlock]:
+        self._log_samples(examples[:_NUM_SAMPLES])
+        yield from processes.track(
+            self.make_blocks(self.split(examples), num_workers),
+            lambda block: block.num_examples,
+            "Tokenizing",
+            self.unit,
+            len(examples),
+        )
+
+    def _log_samples(self, examples: Sequence[Item]) -> None:
+        for example in examples:
+            logging.info("*** Example ***")
+            batch = self.encode([example]).batch
+            for line in self.sample_lines(example, batch):
+                logging.info("%s", line)
+
+    def sample_lines(
+        self, example: Item, batch: Mapping[str, np.ndarray]
+    ) -> Iterator[str]:
+        """Yields lines that show an example and its rows, without padding."""
+        length = self.max_seq_length
+        for row, mask in zip(
+            batch["input_ids"].reshape(-1, length),
+            batch["input_mask"].reshape(-1, length) > 0,
+            strict=True,
+        ):
+            ids = row[mask].tolist()
+            tokens = self.tokenizer.convert_ids_to_tokens(ids)
+            yield f"tokens: {' '.join(tokens)}"
+            yield f"input_ids: {' '.join(map(str, ids))}"
 
 
 @dataclasses.dataclass(frozen=True)
-class Encoding(TextEncoding):
+class Encoding(RowEncoding[Example]):
     """How sentence-level examples become features.
 
     Attributes, beside those of `TextEncoding`:
@@ -94,7 +293,7 @@ class Encoding(TextEncoding):
     """
 
     problem: str
-    labels: tuple[str, ...]
+    labels: tuple[str, ...] = ()
     num_choices: int = 0
     doc_stride: int | None = None
     window_pooling: str = "mean"
@@ -122,17 +321,75 @@ class Encoding(TextEncoding):
             has_windows=self.doc_stride is not None,
         )
 
+    @property
+    def of_records(self) -> Self:
+        # Pooling concerns the logits of rows.
+        return dataclasses.replace(self, window_pooling="mean")
 
-class Encoded(NamedTuple):
-    """The features of examples.
+    def fingerprint(self, example: Example) -> bytes:
+        return repr(
+            (example.text_a, example.text_b, example.choices, example.label)
+        ).encode()
 
-    Attributes:
-      batch: For each feature of the schema an array [n, *shape].
-      num_cut: The number of examples, or of words, that were cut to fit.
-    """
+    def split(
+        self, examples: Iterable[Example], num_rows: int | None = None
+    ) -> Iterator[list[Example]]:
+        if self.doc_stride is None:
+            return super().split(examples, num_rows)
+        return split_texts(
+            examples,
+            lambda example: len(example.text_a) + len(example.text_b or ""),
+            self.doc_stride,
+            num_rows or self.rows_per_part,
+        )
 
-    batch: dict[str, np.ndarray]
-    num_cut: int
+    def count_rows(self, examples: Sequence[Example]) -> int:
+        if self.doc_stride is None:
+            return len(examples)
+        return super().count_rows(examples)
+
+    def encode(self, examples: Sequence[Example]) -> Encoded:
+        """Tokenizes, packs and pads examples.
+
+        An example without a label has label 0, as in the original, or NaN for
+        similarities. Raises InputError if a label or a number of choices does
+        not fit the encoding.
+        """
+        tokenizer = self.tokenizer
+        made = [[*_sequences(e, self, tokenizer)] for e in examples]
+        sequences = [sequence for found in made for sequence in found]
+        counts = np.ones(len(made), int)
+        if self.doc_stride is not None:
+            counts = np.array([len(found) for found in made], int)
+        width = self.max_seq_length
+        input_ids, input_mask = pad([s.input_ids for s in sequences], width)
+        segment_ids, _ = pad([s.segment_ids for s in sequences], width)
+        batch = {
+            "input_ids": input_ids,
+            "input_mask": input_mask,
+            "segment_ids": segment_ids,
+            "label_ids": np.repeat(_label_ids(examples, self), counts, axis=0),
+            "is_real_example": np.ones(counts.sum(), np.int32),
+            "window_numbers": np.array(
+                [number for count in counts for number in range(count)], int
+            ),
+            "num_windows": np.repeat(counts, counts),
+        }
+        # The sequences of a pair or of choices form one row of the schema.
+        batch = {
+            feature.name: batch[feature.name].reshape(-1, *feature.shape)
+            for feature in self.schema
+        }
+        num_cut = sum(any(s.is_cut for s in found) for found in made)
+        return Encoded(batch, counts, num_cut)
+
+    def sample_lines(
+        self, example: Example, batch: Mapping[str, np.ndarray]
+    ) -> Iterator[str]:
+        yield f"guid: {example.id}"
+        yield from super().sample_lines(example, batch)
+        number = batch["label_ids"][0].tolist()
+        yield f"label: {example.label} (id = {number})"
 
 
 class _Sequence(NamedTuple):
@@ -141,148 +398,6 @@ class _Sequence(NamedTuple):
     input_ids: list[int]
     segment_ids: list[int]
     is_cut: bool
-
-
-def write_features(
-    path: str,
-    examples: Sequence[Example],
-    encoding: Encoding,
-    *,
-    sources: Iterable[str] = (),
-    num_workers: int = 1,
-) -> bool:
-    """Writes the records of examples, unless the file has them already.
-
-    Args:
-      path: The TFRecord file; see `cache.write_records`.
-      examples: The examples, in the order of the records.
-      encoding: How examples become features.
-      sources: The files that the examples were read from.
-      num_workers: The number of processes for large data sets. The records do
-        not depend on it.
-
-    Returns:
-      Whether the file was written: False if it was reused.
-
-    Raises:
-      InputError: A label or a number of choices does not fit the encoding; a
-        file cannot be read or written.
-    """
-    # Records do not depend on the pooling.
-    shaping = dataclasses.replace(encoding, window_pooling="mean")
-    key = cache.key(shaping, map(content, examples), sources)
-    kept = cache.write_records(
-        path, key, lambda: _parts(examples, encoding, num_workers)
-    )
-    in_windows = ""
-    if encoding.doc_stride is not None:
-        in_windows = f" in {kept.num_records:,} windows"
-    logging.info(
-        "%s: %s examples%s, %s (%.1f %%) of them cut to max_seq_length=%d",
-        path,
-        f"{len(examples):,}",
-        in_windows,
-        f"{kept.num_cut:,}",
-        100 * kept.num_cut / max(len(examples), 1),
-        encoding.max_seq_length,
-    )
-    return kept.is_new
-
-
-def count_rows(examples: Sequence[Example], encoding: Encoding) -> int:
-    """Returns the number of rows of examples: windows, if there are any."""
-    if encoding.doc_stride is None:
-        return len(examples)
-    tokenizer = encoding.tokenizer
-    return sum(
-        sum(1 for _ in _sequences(example, encoding, tokenizer))
-        for example in examples
-    )
-
-
-def content(example: Example) -> bytes:
-    """Returns the fields of an example that determine its record."""
-    return repr(
-        (example.text_a, example.text_b, example.choices, example.label)
-    ).encode()
-
-
-def make_features(examples: Sequence[Example], encoding: Encoding) -> Encoded:
-    """Tokenizes, packs and pads examples.
-
-    An example without a label has label 0, as in the original, or NaN for
-    similarities. The windows of an example are adjacent rows. Raises
-    InputError if a label or a number of choices does not fit the encoding.
-    """
-    tokenizer = encoding.tokenizer
-    made = [[*_sequences(e, encoding, tokenizer)] for e in examples]
-    sequences = [sequence for found in made for sequence in found]
-    counts = [1] * len(made)
-    if encoding.doc_stride is not None:
-        counts = [len(found) for found in made]
-    width = encoding.max_seq_length
-    input_ids, input_mask = pad([s.input_ids for s in sequences], width)
-    segment_ids, _ = pad([s.segment_ids for s in sequences], width)
-    batch = {
-        "input_ids": input_ids,
-        "input_mask": input_mask,
-        "segment_ids": segment_ids,
-        "label_ids": np.repeat(_label_ids(examples, encoding), counts, axis=0),
-        "is_real_example": np.ones(sum(counts), np.int32),
-        "window_numbers": np.array([n for c in counts for n in range(c)], int),
-        "num_windows": np.repeat(counts, counts),
-    }
-    batch = {
-        feature.name: batch[feature.name].reshape(-1, *feature.shape)
-        for feature in encoding.schema
-    }
-    num_cut = sum(any(s.is_cut for s in found) for found in made)
-    return Encoded(batch, num_cut)
-
-
-def _parts(
-    examples: Sequence[Example], encoding: Encoding, num_workers: int
-) -> Iterator[cache.RecordBlock]:
-    """Yields the blocks of the file in order."""
-    _log_samples(examples[:_NUM_SAMPLES], encoding)
-    if len(examples) <= _EXAMPLES_FOR_ONE:
-        num_workers = 1
-    pieces = split_examples(examples, encoding)
-    with processes.Pool(num_workers) as pool:
-        yield from processes.track(
-            pool.run(pieces, functools.partial(_make_block, encoding)),
-            lambda block: block.num_records,
-            "Tokenizing",
-            "examples" if encoding.doc_stride is None else "windows",
-            len(examples) if encoding.doc_stride is None else None,
-        )
-
-
-def split_examples(
-    examples: Iterable[Example], encoding: Encoding, num_rows: int | None = None
-) -> Iterator[list[Example]]:
-    """Yields examples in parts of about `num_rows` rows, which limits memory.
-
-    The number of windows is estimated without tokenizing.
-    """
-    num_rows = num_rows or _EXAMPLES_PER_PART
-    if encoding.doc_stride is not None:
-        yield from split_texts(
-            examples,
-            lambda example: len(example.text_a) + len(example.text_b or ""),
-            encoding.doc_stride,
-            num_rows,
-        )
-        return
-    examples = iter(examples)
-    while part := list(itertools.islice(examples, num_rows)):
-        yield part
-
-
-def _make_block(
-    encoding: Encoding, examples: Sequence[Example]
-) -> cache.RecordBlock:
-    return cache.make_block(encoding.schema, *make_features(examples, encoding))
 
 
 def _sequences(
@@ -390,18 +505,3 @@ def label_id(label: Any, problem: str, numbers: Mapping[str, int]) -> Any:
         label_ids[[numbers[name] for name in label]] = 1
         return label_ids
     return numbers[label]
-
-
-def _log_samples(examples: Sequence[Example], encoding: Encoding) -> None:
-    """Logs examples like the original, but without padding."""
-    tokenizer = encoding.tokenizer
-    label_ids = _label_ids(examples, encoding).tolist()
-    for example, number in zip(examples, label_ids, strict=True):
-        logging.info("*** Example ***")
-        logging.info("guid: %s", example.id)
-        for sequence in _sequences(example, encoding, tokenizer):
-            ids = sequence.input_ids
-            tokens = tokenizer.convert_ids_to_tokens(ids)
-            logging.info("tokens: %s", " ".join(tokens))
-            logging.info("input_ids: %s", " ".join(map(str, ids)))
-        logging.info("label: %s (id = %s)", example.label, number)

@@ -31,8 +31,6 @@ from bert_tf.feature_tagger import CHOICES, Choice, choose
 from bert_tf.tasks.encoding import (
     Encoding,
     TextEncoding,
-    make_features,
-    split_examples,
 )
 from bert_tf.tasks.examples import Example
 from bert_tf.tasks.windows import Rows, max_context
@@ -204,10 +202,11 @@ def extract(
         labels=(),
         doc_stride=doc_stride,
     )
-    for part in split_examples(texts, encoding, texts_at_a_time):
+    for part in encoding.split(texts, texts_at_a_time):
         if doc_stride is not None and pooling == "none":
             _require_single(part)
-        batch, num_cut_here = make_features(part, encoding)
+        encoded = encoding.encode(part)
+        batch = encoded.batch
         lengths = batch["input_mask"].sum(axis=1)
         longest = encoding.max_seq_length
         padded = np.minimum(-(-lengths // multiple) * multiple, longest)
@@ -235,7 +234,7 @@ def extract(
             text = joined(windows, doc_stride, pooling)
             yield text._replace(line=line)
             line += 1
-        num_cut += num_cut_here
+        num_cut += encoded.num_cut
     if num_cut:
         logging.warning(
             "%d of %d texts were truncated to --max_seq_length=%d",

@@ -22,7 +22,6 @@ from bert_tf.tasks.examples import Example
 from bert_tf.tasks.ner import (
     Sentence,
     TaggingEncoding,
-    make_tagging_features,
     word_tags,
 )
 from bert_tf.tasks.question_answering import best_indexes
@@ -121,7 +120,7 @@ def score_tags(
     Raises:
       InputError: A tag is not among the labels.
     """
-    batch = make_tagging_features(sentences, encoding).batch
+    batch = encoding.encode(sentences).batch
     gold = [sentence.tags for sentence in sentences]
 
     def score(ask: Ask) -> dict[str, float]:

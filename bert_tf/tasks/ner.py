@@ -19,13 +19,12 @@ import dataclasses
 import itertools
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from absl import logging
 
 from bert_tf import files
-from bert_tf.data import cache, processes
 from bert_tf.data.schema import Schema, tagging_schema
 from bert_tf.data.tables import read_lines
 from bert_tf.errors import (
@@ -36,7 +35,7 @@ from bert_tf.errors import (
     wrong_value,
 )
 from bert_tf.metrics import entities
-from bert_tf.tasks.encoding import Encoded, TextEncoding
+from bert_tf.tasks.encoding import Encoded, RowEncoding
 
 OUTSIDE = "O"
 DOCUMENT = "-DOCSTART-"
@@ -54,9 +53,6 @@ _STEMS = {
 }
 _EXTENSIONS = ("txt", "tsv", "conll")
 _OFFICIAL = {"train": "eng.train", "dev": "eng.testa", "test": "eng.testb"}
-
-_SENTENCES_PER_PART = 1 << 12
-_NUM_SAMPLES = 3
 
 # A line with a word: its number, from 1, and its columns.
 _Row = tuple[int, list[str]]
@@ -338,72 +334,68 @@ def find_file(
 
 
 @dataclasses.dataclass(frozen=True)
-class TaggingEncoding(TextEncoding):
-    """How sentences become features; `labels` are the tags, ordered by id."""
+class TaggingEncoding(RowEncoding[Sentence]):
+    """How sentences become rows; `labels` are the tags, ordered by id."""
 
-    labels: tuple[str, ...]
+    # `field` makes it required, though the base class has a default.
+    labels: tuple[str, ...] = dataclasses.field()
+    unit = "sentences"
+    cut_unit = "words"
 
     @property
     def schema(self) -> Schema:
         return tagging_schema(self.max_seq_length)
 
+    def fingerprint(self, example: Sentence) -> bytes:
+        return repr((example.words, example.tags)).encode()
 
-def make_tagging_features(
-    sentences: Sequence[Sentence], encoding: TaggingEncoding
-) -> Encoded:
-    """Tokenizes, splits and pads sentences.
+    def encode(self, examples: Sequence[Sentence]) -> Encoded:
+        """Tokenizes, splits and pads sentences.
 
-    A sentence fills as many rows as it needs, each with as many whole words as
-    fit. A word with more tokens than fit into a row is truncated, which
-    `num_cut` counts. A word without tokens, such as a control character, is
-    `[UNK]`. Words without a tag have label 0.
+        A sentence fills as many rows as it needs, each with as many whole words
+        as fit. A word with more tokens than fit into a row is truncated, which
+        `num_cut` counts. A word without tokens, such as a control character, is
+        `[UNK]`. Words without a tag have label 0.
 
-    Raises:
-      InputError: If a tag is not among the labels, or a row has no room.
-    """
-    vocab, length = encoding.tokenizer.vocab, encoding.max_seq_length
-    cls_id, sep_id = vocab["[CLS]"], vocab["[SEP]"]
-    rows = list(_rows(sentences, encoding))
-    labels = iter(label_numbers(sentences, encoding.labels))
-    batch = {
-        feature.name: np.zeros([len(rows), length], np.int32)
-        for feature in encoding.schema
-    }
-    num_cut = 0
-    for number, words in enumerate(rows):
-        # Only a word that is alone in its row can be too long.
-        ids = [*itertools.chain.from_iterable(words)][: length - 2]
-        num_cut += sum(map(len, words)) > len(ids)
-        batch["input_ids"][number, : len(ids) + 2] = [cls_id, *ids, sep_id]
-        batch["input_mask"][number, : len(ids) + 2] = 1
-        firsts = 1 + np.cumsum([0, *map(len, words[:-1])])
-        batch["label_mask"][number, firsts] = 1
-        batch["label_ids"][number, firsts] = [next(labels) for _ in words]
-    return Encoded(batch, num_cut)
+        Raises:
+          InputError: If a tag is not among the labels, or a row has no room.
+        """
+        vocab, length = self.tokenizer.vocab, self.max_seq_length
+        cls_id, sep_id = vocab["[CLS]"], vocab["[SEP]"]
+        of_sentences = [[*self._rows(sentence)] for sentence in examples]
+        rows = [*itertools.chain.from_iterable(of_sentences)]
+        labels = iter(label_numbers(examples, self.labels))
+        batch = {
+            feature.name: np.zeros([len(rows), length], np.int32)
+            for feature in self.schema
+        }
+        num_cut = 0
+        for number, words in enumerate(rows):
+            # Only a word that is alone in its row can be too long.
+            ids = [*itertools.chain.from_iterable(words)][: length - 2]
+            num_cut += sum(map(len, words)) > len(ids)
+            batch["input_ids"][number, : len(ids) + 2] = [cls_id, *ids, sep_id]
+            batch["input_mask"][number, : len(ids) + 2] = 1
+            firsts = 1 + np.cumsum([0, *map(len, words[:-1])])
+            batch["label_mask"][number, firsts] = 1
+            batch["label_ids"][number, firsts] = [next(labels) for _ in words]
+        counts = np.array([len(found) for found in of_sentences], int)
+        return Encoded(batch, counts, num_cut)
 
+    def _rows(self, sentence: Sentence) -> Iterator[list[list[int]]]:
+        """Yields the token ids of each word of each row of a sentence.
 
-def count_rows(sentences: Sequence[Sentence], encoding: TaggingEncoding) -> int:
-    """Returns the number of rows that `make_tagging_features` makes."""
-    return sum(1 for _ in _rows(sentences, encoding))
-
-
-def _rows(
-    sentences: Iterable[Sentence], encoding: TaggingEncoding
-) -> Iterator[list[list[int]]]:
-    """Yields the token ids of each word of each row.
-
-    With room for 3 tokens, words of 2, 2 and 1 tokens give the rows [first] and
-    [second, third].
-    """
-    tokenizer, room = encoding.tokenizer, encoding.max_seq_length - 2
-    if room < 1:
-        raise wrong_value(
-            "--max_seq_length",
-            "at least 3, to hold [CLS], a token and [SEP]",
-            encoding.max_seq_length,
-        )
-    unknown = [tokenizer.vocab[tokenizer.unk_token]]
-    for sentence in sentences:
+        With room for 3 tokens, words of 2, 2 and 1 tokens give the rows
+        [first] and [second, third]. Without words there is no row.
+        """
+        tokenizer, room = self.tokenizer, self.max_seq_length - 2
+        if room < 1:
+            raise wrong_value(
+                "--max_seq_length",
+                "at least 3, to hold [CLS], a token and [SEP]",
+                self.max_seq_length,
+            )
+        unknown = [tokenizer.vocab[tokenizer.unk_token]]
         row: list[list[int]] = []
         size = 0
         for word in sentence.words:
@@ -413,64 +405,15 @@ def _rows(
                 row, size = [], 0
             row.append(ids)
             size += len(ids)
-        yield row
+        if row:
+            yield row
 
-
-def write_tagging_features(
-    path: str,
-    sentences: Sequence[Sentence],
-    encoding: TaggingEncoding,
-    *,
-    sources: Iterable[str] = (),
-) -> bool:
-    """Writes the records of sentences; as `encoding.write_features`."""
-
-    def make_blocks() -> Iterator[cache.RecordBlock]:
-        _log_samples(sentences[:_NUM_SAMPLES], encoding)
-        parts = [
-            sentences[start : start + _SENTENCES_PER_PART]
-            for start in range(0, len(sentences), _SENTENCES_PER_PART)
-        ]
-        for part in processes.track(
-            parts, len, "Tokenizing", "sentences", len(sentences)
-        ):
-            features = make_tagging_features(part, encoding)
-            yield cache.make_block(encoding.schema, *features)
-
-    key = cache.key(encoding, map(content, sentences), sources)
-    kept = cache.write_records(path, key, make_blocks)
-    logging.info(
-        "%s: %s sentences in %s rows of at most %d tokens; %s words were "
-        "truncated",
-        path,
-        f"{len(sentences):,}",
-        f"{kept.num_records:,}",
-        encoding.max_seq_length,
-        f"{kept.num_cut:,}",
-    )
-    return kept.is_new
-
-
-def content(sentence: Sentence) -> bytes:
-    """Returns the fields of a sentence that determine its records."""
-    return repr((sentence.words, sentence.tags)).encode()
-
-
-def _log_samples(
-    sentences: Sequence[Sentence], encoding: TaggingEncoding
-) -> None:
-    """Logs rows as the original does, without the padding."""
-    batch = make_tagging_features(sentences, encoding).batch
-    names = np.array(encoding.labels)
-    for row in range(min(len(batch["input_ids"]), _NUM_SAMPLES)):
-        of_row = {name: values[row] for name, values in batch.items()}
-        ids = of_row["input_ids"][of_row["input_mask"] > 0].tolist()
-        labels = names[of_row["label_ids"][of_row["label_mask"] > 0]]
-        tokens = encoding.tokenizer.convert_ids_to_tokens(ids)
-        logging.info("*** Example ***")
-        logging.info("tokens: %s", " ".join(tokens))
-        logging.info("input_ids: %s", " ".join(map(str, ids)))
-        logging.info("labels: %s", " ".join(labels))
+    def sample_lines(
+        self, example: Sentence, batch: Mapping[str, np.ndarray]
+    ) -> Iterator[str]:
+        yield from super().sample_lines(example, batch)
+        label_ids = batch["label_ids"][batch["label_mask"] > 0]
+        yield f"labels: {' '.join(self.labels[i] for i in label_ids)}"
 
 
 # --------------------------------------------------------- labels, tags, scores

@@ -9,14 +9,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from absl import logging
 
 from bert_tf import files
-from bert_tf.data import cache, processes
+from bert_tf.data import cache
 from bert_tf.data.processes import Faults
 from bert_tf.data.schema import Schema, span_schema
 from bert_tf.errors import in_file, listed, shortened, wrong_value
-from bert_tf.tasks.encoding import TextEncoding, pad
+from bert_tf.tasks.encoding import Encoded, RowEncoding, pad
 from bert_tf.tasks.windows import max_context, split_texts, window_spans
 from bert_tf.tokenization.wordpiece import FullTokenizer
 
@@ -30,7 +29,8 @@ ODDS_WITHOUT_SPAN = 1e6
 # [CLS] question [SEP] part of the context [SEP].
 NUM_SPECIAL_TOKENS = 3
 
-_WINDOWS_PER_PART = 1 << 11
+# A kind of fault.
+_TRUNCATED = "Questions truncated to --max_query_length"
 
 _TYPE_NAMES = {
     bool: "true or false",
@@ -274,8 +274,8 @@ def _note_oddities(
 
 
 @dataclasses.dataclass(frozen=True)
-class SpanEncoding(TextEncoding):
-    """How questions become windows of tokens.
+class SpanEncoding(RowEncoding[Question]):
+    """How questions become rows, which are windows of tokens.
 
     Attributes, beside those of `TextEncoding`:
       doc_stride: Tokens from the start of a window to the start of the next.
@@ -287,6 +287,7 @@ class SpanEncoding(TextEncoding):
 
     doc_stride: int = 128
     max_query_length: int = 64
+    unit = cut_unit = "questions"
 
     def __post_init__(self) -> None:
         least = self.max_query_length + NUM_SPECIAL_TOKENS + 1
@@ -302,6 +303,42 @@ class SpanEncoding(TextEncoding):
     @property
     def schema(self) -> Schema:
         return span_schema(self.max_seq_length)
+
+    def fingerprint(self, example: Question) -> bytes:
+        answers = [(answer.text, answer.start) for answer in example.answers]
+        text, context = example.question, example.context
+        return repr((text, context, answers, example.is_impossible)).encode()
+
+    def split(
+        self, examples: Iterable[Question], num_rows: int | None = None
+    ) -> Iterator[list[Question]]:
+        return split_texts(
+            examples,
+            lambda question: len(question.context),
+            self.doc_stride,
+            num_rows or self.rows_per_part,
+        )
+
+    def encode(self, examples: Sequence[Question]) -> Encoded:
+        """Returns the windows of questions to train on; see `make_windows`."""
+        made = make_windows(examples, self, with_positions=True)
+        owners = [window.question for window in made.windows]
+        counts = np.bincount(owners, minlength=len(examples))
+        num_cut = made.faults.counts[_TRUNCATED]
+        return Encoded(made.batch, counts, num_cut, made.faults)
+
+    def make_blocks(
+        self, parts: Iterable[Sequence[Question]], num_workers: int
+    ) -> Iterator[cache.RecordBlock]:
+        # In one process: `unique_ids` go on from part to part.
+        num_windows = 0
+        for part in parts:
+            encoded = self.encode(part)
+            encoded.batch["unique_ids"] += num_windows
+            num_windows += int(encoded.counts.sum())
+            yield cache.make_block(
+                self.schema, encoded.batch, encoded.num_cut, len(part)
+            )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -353,7 +390,6 @@ def make_windows(
     questions: Sequence[Question],
     encoding: SpanEncoding,
     with_positions: bool,
-    first_unique_id: int = FIRST_UNIQUE_ID,
 ) -> WindowRows:
     """Tokenizes questions and pairs each with windows over its context.
 
@@ -369,7 +405,6 @@ def make_windows(
       with_positions: Whether the windows are for training. If False, the batch
         has no `start_positions`, `end_positions` and `is_impossible`, as in
         the original.
-      first_unique_id: The `unique_ids` of the first window.
     """
     faults = Faults()
     vocab = encoding.tokenizer.vocab
@@ -411,7 +446,7 @@ def make_windows(
     firsts = np.array([window.first for window in windows], int)
     is_context = np.arange(encoding.max_seq_length) >= firsts[:, np.newaxis]
     batch = {
-        "unique_ids": first_unique_id + np.arange(len(windows)),
+        "unique_ids": FIRST_UNIQUE_ID + np.arange(len(windows)),
         "input_ids": input_ids,
         "input_mask": input_mask,
         "segment_ids": input_mask * is_context,
@@ -424,21 +459,6 @@ def make_windows(
         )
     batch = {name: array.astype(np.int32) for name, array in batch.items()}
     return WindowRows(batch, windows, faults)
-
-
-def split_questions(
-    questions: Iterable[Question], encoding: SpanEncoding, num_windows: int
-) -> Iterator[list[Question]]:
-    """Yields the questions in parts of about `num_windows` windows each.
-
-    See `windows.split_texts`.
-    """
-    return split_texts(
-        questions,
-        lambda question: len(question.context),
-        encoding.doc_stride,
-        num_windows,
-    )
 
 
 def _tokenize(
@@ -457,8 +477,7 @@ def _tokenize(
     for number, question in enumerate(questions):
         query = tokenizer.encode(question.question)
         if len(query) > most:
-            kind = "Questions truncated to --max_query_length"
-            faults.add(kind, f"{question.name}: {len(query)} tokens")
+            faults.add(_TRUNCATED, f"{question.name}: {len(query)} tokens")
         if question.context not in contexts:
             contexts[question.context] = _context_tokens(
                 question.context, tokenizer
@@ -495,57 +514,3 @@ def _covered(answer: Answer, context: _Tokens) -> tuple[int, int] | None:
         (context.starts < end) & (context.ends > answer.start)
     )
     return (int(inside[0]), int(inside[-1])) if len(inside) else None
-
-
-# --------------------------------------------------------------------- records
-
-
-def write_windows(
-    path: str,
-    questions: Sequence[Question],
-    encoding: SpanEncoding,
-    *,
-    sources: Iterable[str] = (),
-) -> bool:
-    """Writes records of training windows; as `encoding.write_features`."""
-
-    def make_blocks() -> Iterator[cache.RecordBlock]:
-        unique_id = FIRST_UNIQUE_ID
-        for part in processes.track(
-            split_questions(questions, encoding, _WINDOWS_PER_PART),
-            len,
-            "Tokenizing",
-            "questions",
-            len(questions),
-        ):
-            made = make_windows(part, encoding, True, unique_id)
-            unique_id += len(made.windows)
-            yield cache.make_block(encoding.schema, made.batch)
-
-    key = cache.key(encoding, map(content, questions), sources)
-    kept = cache.write_records(path, key, make_blocks)
-    logging.info(
-        "%s: %s windows of %s questions",
-        path,
-        f"{kept.num_records:,}",
-        f"{len(questions):,}",
-    )
-    return kept.is_new
-
-
-def count_windows(questions: Sequence[Question], encoding: SpanEncoding) -> int:
-    """Returns the number of training windows; warns of skipped questions."""
-    faults, count = Faults(), 0
-    for part in split_questions(questions, encoding, _WINDOWS_PER_PART):
-        made = make_windows(part, encoding, with_positions=True)
-        faults.update(made.faults)
-        count += len(made.windows)
-    faults.log()
-    return count
-
-
-def content(question: Question) -> bytes:
-    """Returns the fields of a question that determine its records."""
-    answers = [(answer.text, answer.start) for answer in question.answers]
-    text, context = question.question, question.context
-    return repr((text, context, answers, question.is_impossible)).encode()

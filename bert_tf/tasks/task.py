@@ -10,7 +10,7 @@ from keras import ops
 
 from bert_tf.config import BertConfig
 from bert_tf.data.schema import Schema
-from bert_tf.tasks.encoding import TextEncoding
+from bert_tf.tasks.encoding import RowEncoding
 from bert_tf.variables import checkpoint_variables
 
 
@@ -116,7 +116,7 @@ class FineTuningTask(Task):
     def __init__(
         self,
         config: BertConfig,
-        encoding: TextEncoding,
+        encoding: RowEncoding,
         *,
         bilstm_head: bool = False,
         **options: Any,
@@ -124,7 +124,7 @@ class FineTuningTask(Task):
         self.config = config
         self.encoding = encoding
         self.bilstm_head = bilstm_head
-        self.labels = tuple(getattr(encoding, "labels", ()))
+        self.labels = tuple(encoding.labels)
         self.schema = encoding.schema
         self._model_options = {"bilstm_head": bilstm_head, **options}
 

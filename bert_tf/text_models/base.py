@@ -10,7 +10,6 @@ import keras
 
 from bert_tf import files
 from bert_tf.config import positive_integer
-from bert_tf.data.batching import Features, in_memory
 from bert_tf.dense import dense_layers
 from bert_tf.errors import InputError, shortened, wrong_value
 from bert_tf.feature_model import FeatureModel, renew_optimizer
@@ -22,13 +21,7 @@ from bert_tf.pretrained import (
     tokenizer_arguments,
     warn_if_random,
 )
-from bert_tf.tasks.encoding import (
-    Encoding,
-    TextEncoding,
-    make_features,
-    split_examples,
-)
-from bert_tf.tasks.examples import Example
+from bert_tf.tasks.encoding import Encoding, TextEncoding
 from bert_tf.text_models.training import TrainableTextModel
 from bert_tf.tokenization.wordpiece import FullTokenizer
 from bert_tf.transformer import LORA_TARGETS
@@ -291,13 +284,3 @@ class TextModel(TrainableTextModel):
             version=version,
             num_parts=num_parts,
         )
-
-
-def text_features(examples: Sequence[Example], encoding: Encoding) -> Features:
-    """Returns the features of texts or pairs with their labels."""
-    # In parts, which limits the memory.
-    parts = (
-        make_features(part, encoding)
-        for part in split_examples(examples, encoding)
-    )
-    return in_memory((part.batch for part in parts), encoding.schema)

@@ -37,7 +37,6 @@ from bert_tf.tasks.windows import Rows
 from bert_tf.text_models.base import (
     NAME_THE_CLASSES,
     TextModel,
-    text_features,
 )
 from bert_tf.text_models.batches import for_evaluation
 from bert_tf.text_models.inputs import (
@@ -429,7 +428,7 @@ class TextClassifier(TextModel):
             (),
             num_choices=len(lists[0]) - 1,
         )
-        features = text_features(examples, encoding)
+        features = encoding.features(examples)
         is_missing = np.equal(np.array(lists, object)[:, 1:], None)
         # A text without any token might get vectors of NaN.
         features.arrays["input_mask"][..., 1:][is_missing] = 0
@@ -464,17 +463,13 @@ class TextClassifier(TextModel):
                 zip(labels, *columns, strict=True)
             )
         ]
-        features = text_features(examples, self._encoding())
+        features = self._encoding().features(examples)
         arrays = features.arrays
         if y is not None and self.doc_stride is not None:
             weights = len(features) / len(examples) / arrays["num_windows"]
             arrays["row_weights"] = weights.astype(np.float32)
-            arrays["example_index"] = (
-                np.cumsum(arrays["window_numbers"] == 0) - 1
-            )
         if shares is not None and not {*np.unique(shares)} <= {0, 1}:
-            texts = arrays.get("example_index", slice(None))
-            arrays["label_shares"] = shares[texts]
+            arrays["label_shares"] = shares[arrays["example_index"]]
         return features
 
     def _encoding(self) -> Encoding:

@@ -38,7 +38,7 @@ from bert_tf.tasks.embedding import (
 from bert_tf.tasks.encoding import Encoding
 from bert_tf.tasks.examples import Example
 from bert_tf.tasks.windows import Rows
-from bert_tf.text_models.base import TextModel, text_features
+from bert_tf.text_models.base import TextModel
 from bert_tf.text_models.inputs import (
     as_columns,
     best_texts,
@@ -216,7 +216,7 @@ class TextEmbedder(TextModel):
             Example(str(n), prompt + text) for n, text in enumerate(texts)
         ]
         encoding = self._encoding()
-        features = text_features(examples, encoding)
+        features = encoding.features(examples)
         rows = self._outputs(features, batch_size, self._call, progress)
         vectors = np.array(rows, np.float32)
         if self.doc_stride is not None:
@@ -365,7 +365,7 @@ class TextEmbedder(TextModel):
             for a, b, score in zip(first, second, scores, strict=True)
         ]
         encoding = Encoding(*self._encoding_arguments(), "similarity", ())
-        return number_texts(text_features(examples, encoding))
+        return number_texts(encoding.features(examples))
 
     def _arguments(self, batch: Mapping[str, np.ndarray]) -> tuple:
         inputs = {name: batch[name] for name in INPUTS}

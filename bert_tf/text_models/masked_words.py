@@ -22,7 +22,7 @@ from bert_tf.tasks.fill_mask import (
     fill_mask,
     require_masked_lm,
 )
-from bert_tf.text_models.base import TextModel, text_features
+from bert_tf.text_models.base import TextModel
 from bert_tf.text_models.batches import of_mean_1
 from bert_tf.text_models.inputs import as_columns
 from bert_tf.text_models.progress import Progress
@@ -143,7 +143,7 @@ class MaskedWordPredictor(TextModel):
         examples = [Example(str(n), text) for n, text in enumerate(_texts(x))]
         if not examples:
             raise InputError("There are no texts.")
-        return text_features(examples, self._unlabelled_encoding())
+        return self._unlabelled_encoding().features(examples)
 
     def _arguments(self, batch: Mapping[str, np.ndarray]) -> tuple:
         """Masks a batch for training, in another way in every epoch."""

@@ -8,8 +8,7 @@ import keras
 import numpy as np
 
 from bert_tf.config import positive_integer
-from bert_tf.data.batching import Features, in_memory
-from bert_tf.data.processes import Faults
+from bert_tf.data.batching import Features
 from bert_tf.errors import InputError, require_booleans, wrong_value
 from bert_tf.heads import BertSpanLabeler
 from bert_tf.tasks.answers import (
@@ -22,8 +21,6 @@ from bert_tf.tasks.questions import (
     Answer,
     Question,
     SpanEncoding,
-    make_windows,
-    split_questions,
 )
 from bert_tf.text_models.base import TextModel
 from bert_tf.text_models.inputs import (
@@ -34,9 +31,6 @@ from bert_tf.text_models.inputs import (
 )
 from bert_tf.text_models.progress import Progress
 from bert_tf.text_models.training import INPUTS
-
-# Tokenized at a time, which limits the memory.
-_WINDOWS_AT_A_TIME = 4096
 
 _COLUMNS = ("question", "context")
 
@@ -180,27 +174,7 @@ class QuestionAnswerer(TextModel):
         return questions
 
     def _features(self, x: Any, y: Any) -> Features:
-        questions = self._labelled(x, y)
-        encoding = self._encoding()
-        faults = Faults()
-        batches, numbers = [], []
-        num_questions = 0
-        for part in split_questions(questions, encoding, _WINDOWS_AT_A_TIME):
-            made = make_windows(part, encoding, with_positions=True)
-            faults.update(made.faults)
-            if made.windows:
-                batches.append(made.batch)
-                numbers += [num_questions + w.question for w in made.windows]
-            num_questions += len(part)
-        faults.log()
-        if not batches:
-            raise InputError(
-                "No question can be used: expected texts with words that "
-                "contain the answer, or with_negative=True."
-            )
-        features = in_memory(batches, encoding.schema)
-        features.arrays["example_index"] = np.array(numbers)
-        return features
+        return self._encoding().features(self._labelled(x, y))
 
     def _arguments(self, batch: Mapping[str, np.ndarray]) -> tuple:
         features = {name: batch[name] for name in INPUTS}

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from absl import logging
 
-from bert_tf.data.batching import Features, in_memory
+from bert_tf.data.batching import Features
 from bert_tf.errors import InputError, listed, require_names, wrong_value
 from bert_tf.heads import BertTokenClassifier
 from bert_tf.metrics import entity_scores
@@ -17,7 +17,6 @@ from bert_tf.tasks.ner import (
     TaggingEncoding,
     is_entity_tag,
     label_numbers,
-    make_tagging_features,
     to_iob2,
 )
 from bert_tf.text_models.base import NAME_THE_CLASSES, TextModel
@@ -112,7 +111,7 @@ class TokenTagger(TextModel):
         filled = [sentence for sentence in sentences if sentence.words]
         if not filled:
             return []
-        features = self._rows(filled)
+        features = self._encoding().features(filled)
 
         def call(batch: Mapping[str, np.ndarray]) -> Any:
             return keras.ops.softmax(self._call(batch))
@@ -154,19 +153,7 @@ class TokenTagger(TextModel):
         return {"accuracy": accuracy}
 
     def _features(self, x: Any, y: Any) -> Features:
-        sentences = self._sentences(x, y)
-        features = self._rows([row for row in sentences if row.words])
-        sizes = [len(sentence.words) for sentence in sentences]
-        # The text of each word; then of each row, by the row's last word.
-        texts = np.repeat(np.arange(len(sizes)), sizes)
-        ends = np.cumsum(features.arrays["label_mask"].sum(axis=1, dtype=int))
-        features.arrays["example_index"] = texts[ends - 1]
-        return features
-
-    def _rows(self, sentences: Sequence[Sentence]) -> Features:
-        encoding = self._encoding()
-        batch = make_tagging_features(sentences, encoding).batch
-        return in_memory([batch], encoding.schema)
+        return self._encoding().features(self._sentences(x, y))
 
     def _sentences(self, x: Any, y: Any) -> list[Sentence]:
         texts, tags = plain(x), plain(y)

@@ -63,7 +63,7 @@ from bert_tf.tasks.answers import (
     official_scores,
 )
 from bert_tf.tasks.classification import ClassificationTask
-from bert_tf.tasks.encoding import Encoding, make_features
+from bert_tf.tasks.encoding import Encoding
 from bert_tf.tasks.pretraining import PretrainingTask
 from bert_tf.tasks.question_answering import SpanTask
 from bert_tf.tasks.questions import SpanEncoding, make_windows, read_questions
@@ -327,7 +327,7 @@ class Sentences(Column):
 
     def _arrays(self, split):
         (part,) = self.data.split(split, self.flags["data_dir"])
-        return make_features(part.read(), self.encoding).batch
+        return self.encoding.encode(part.read()).batch
 
     def task(self, config, bilstm):
         return ClassificationTask(
@@ -357,10 +357,10 @@ class Entities(Column):
         self.encoding = ner.TaggingEncoding(*self.text, self.length, labels)
 
     def training(self):
-        return ner.make_tagging_features(self.train, self.encoding).batch
+        return self.encoding.encode(self.train).batch
 
     def development(self):
-        return ner.make_tagging_features(self.dev, self.encoding).batch
+        return self.encoding.encode(self.dev).batch
 
     def task(self, config, bilstm):
         encoding = self.encoding

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from bert_tf.data import records
 from bert_tf.data.schema import classification_schema, pretraining_schema
-from bert_tf.tasks.encoding import Encoding, write_features
+from bert_tf.tasks.encoding import Encoding
 from bert_tf.tasks.examples import Example
 from bert_tf.tokenization.wordpiece import FullTokenizer
 
@@ -67,7 +67,7 @@ def test_mrpc(shared_data, tokenizer, fidelity, tmp_path, split, file, count):
     vocab = tuple(tokenizer.vocab)
     encoding = Encoding(vocab, True, None, 128, "single_label", ("0", "1"))
     written = str(tmp_path / file)
-    assert write_features(written, list(map(example_of, rows)), encoding)
+    assert encoding.write(written, list(map(example_of, rows)))
     theirs, ours = serialized(path), serialized(written)
     assert len(theirs) == len(rows) == count
     assert records.check_first_record(str(path), encoding.schema)

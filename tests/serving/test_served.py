@@ -22,7 +22,7 @@ from bert_tf.serving.served import (
 )
 from bert_tf.serving.windows import BATCH_SIZE, in_batches
 from bert_tf.tasks import classification
-from bert_tf.tasks.encoding import Encoding, TextEncoding, make_features
+from bert_tf.tasks.encoding import Encoding, TextEncoding
 from bert_tf.tasks.examples import Example
 from bert_tf.tasks.features import choose_layers, vectors
 from bert_tf.tasks.fill_mask import fill_mask
@@ -54,7 +54,7 @@ def features_of(examples, problem="regression", labels=(), num_choices=0):
         labels=labels,
         num_choices=num_choices,
     )
-    batch = make_features(examples, encoding).batch
+    batch = encoding.encode(examples).batch
     return {name: batch[name] for name in FEATURES}
 
 
@@ -157,7 +157,7 @@ def test_windows_are_those_of_the_script(is_pair, length, stride):
     texts = [text for text in NASTY if len(text) < 700]
     rows = [*itertools.product(texts, repeat=1 + is_pair)][:: 1 + 4 * is_pair]
     examples = [Example("", *map(text_of, row)) for row in rows]
-    batch = make_features(examples, encoding).batch
+    batch = encoding.encode(examples).batch
     inputs = dict(zip(served.inputs, zip(*rows, strict=True), strict=True))
     seen = tokenize(served, inputs)
     counts = batch["num_windows"][batch["window_numbers"] == 0]

@@ -11,7 +11,7 @@ import tensorflow as tf
 from bert_tf.feature_tagger import BertFeatureTagger
 from bert_tf.heads import BertTokenClassifier
 from bert_tf.serving.tags import WHITE_SPACE, ServedTagger, split_words
-from bert_tf.tasks.ner import Sentence, TaggingEncoding, make_tagging_features
+from bert_tf.tasks.ner import Sentence, TaggingEncoding
 from bert_tf.tasks.tagging import TaggingTask
 from tests.serving.small_served import (
     CONFIG,
@@ -61,7 +61,7 @@ TEXTS = [*NASTY, *random_texts(53)]
 def tagger(name="fine_tuned", length=LENGTH):
     encoding = TaggingEncoding(VOCAB, True, None, length, LABELS)
     model = random_weights(MODELS[name]())
-    batch = make_tagging_features(sentences_of(TEXTS), encoding).batch
+    batch = encoding.encode(sentences_of(TEXTS)).batch
     logits = model(batch)["logits"].numpy()[batch["label_mask"] > 0]
     # Otherwise one or two labels would be the most likely everywhere.
     head = getattr(model, "head", model)
@@ -82,7 +82,7 @@ def sentences_of(contents):
 def assert_as_in_script(served, contents, tags, probabilities):
     """Checks that tags are as likely as those that run_ner.py predicts."""
     sentences = sentences_of(contents)
-    batch = make_tagging_features(sentences, served.encoding).batch
+    batch = served.encoding.encode(sentences).batch
     task = TaggingTask(CONFIG, served.encoding)
     outputs = served.model(batch)
     predictions = {
@@ -151,7 +151,7 @@ def test_rows_and_tags_are_those_of_the_script(name, length):
     assert_as_in_script(served, TEXTS, tags, probabilities)
     assert len(set(tags)) >= len(LABELS) - 1
     seen = tokenize(served, {"text": TEXTS})
-    made = make_tagging_features(sentences_of(TEXTS), served.encoding).batch
+    made = served.encoding.encode(sentences_of(TEXTS)).batch
     longest = made["input_mask"].sum(axis=1).max()
     is_row = np.arange(seen["tokens"].shape[1]) < seen["num_rows"][:, None]
     for key in served.token_inputs:
@@ -194,7 +194,7 @@ def test_types_and_padding():
 
 def test_tags_of_tokens():
     served = tagger()
-    made = make_tagging_features(sentences_of(TEXTS), served.encoding).batch
+    made = served.encoding.encode(sentences_of(TEXTS)).batch
     answers = answer_tokens(served, made)
     is_first = made["label_mask"] > 0
     tags = [tag.decode() for tag in answers["tags"][is_first]]

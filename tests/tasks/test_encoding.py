@@ -14,8 +14,6 @@ from bert_tf.tasks import encoding as encoding_module
 from bert_tf.tasks.encoding import (
     Encoding,
     TextEncoding,
-    make_features,
-    write_features,
 )
 from bert_tf.tasks.examples import Example
 
@@ -37,7 +35,7 @@ EXAMPLES = [
 
 def features_of(examples, **changes):
     encoding = dataclasses.replace(ENCODING, **changes)
-    batch, num_cut = make_features(examples, encoding)
+    batch, _, num_cut, _ = encoding.encode(examples)
     return {name: values.tolist() for name, values in batch.items()}, num_cut
 
 
@@ -80,7 +78,7 @@ def test_sequences(example, changes, ids):
 def test_cut_examples_are_counted():
     texts = ["a " * n for n in range(4, 8)]
     singles = [number(0, text=text) for text in texts]
-    assert make_features(singles, ENCODING).num_cut == 2
+    assert ENCODING.encode(singles).num_cut == 2
     pairs = [number(0, text=text, text_b="b") for text in texts]
     made, num_cut = features_of(pairs)
     assert num_cut == 4
@@ -144,15 +142,15 @@ def test_the_tokenizer_is_built_once():
 
 @pytest.fixture
 def write(tmp_path):
-    """Returns a function that calls write_features with changed settings."""
+    """Returns a function that calls `Encoding.write` with changed settings."""
     source = tmp_path / "train.tsv"
     source.write_text("the file that they came from")
 
     def write(examples=EXAMPLES, num_workers=1, **changes):
-        return write_features(
+        encoding = dataclasses.replace(ENCODING, **changes)
+        return encoding.write(
             str(write.path),
             examples,
-            dataclasses.replace(ENCODING, **changes),
             sources=[str(source)],
             num_workers=num_workers,
         )
@@ -167,10 +165,10 @@ def test_records_do_not_depend_on_parts(
 ):
     examples = EXAMPLES * 11
     if num_workers:
-        monkeypatch.setattr(encoding_module, "_EXAMPLES_PER_PART", 13)
+        monkeypatch.setattr(Encoding, "rows_per_part", 13)
         monkeypatch.setattr(encoding_module, "_EXAMPLES_FOR_ONE", 0)
     assert write(examples, num_workers=max(1, num_workers))
-    made = make_features(examples, ENCODING).batch
+    made = ENCODING.encode(examples).batch
     expected = records.encode_batch(ENCODING.schema, made)
     assert write.path.read_bytes() == records.frame(expected)
     manifest = tmp_path / "manifest.train.tf_record.json"
@@ -185,13 +183,14 @@ def test_log(write, caplog):
     assert caplog.messages.count("*** Example ***") == 3
     assert "tokens: [CLS] a b ##d [SEP] c [SEP]" in caplog.text
     assert "label: yes (id = 1)" in caplog.text
-    assert "4 examples, 1 (25.0 %) of them cut to max_seq" in caplog.text
+    assert "4 examples in 4 rows of at most 7 tokens" in caplog.text
+    assert "truncated examples: 1" in caplog.text
     assert "guid: 3" not in caplog.text
     caplog.clear()
     write()
     assert "Reusing" in caplog.text
-    assert "1 (25.0 %) of them cut" in caplog.text
-    assert "tokens" not in caplog.text
+    assert "truncated examples: 1" in caplog.text
+    assert "tokens:" not in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from bert_tf import metrics
 from bert_tf.errors import InputError
 from bert_tf.tasks import custom, datasets, held_out
 from bert_tf.tasks.examples import Example
-from bert_tf.tasks.ner import TaggingEncoding, make_tagging_features, read_conll
+from bert_tf.tasks.ner import TaggingEncoding, read_conll
 from bert_tf.tasks.questions import SpanEncoding, make_windows
 
 TAGGING = TaggingEncoding(
@@ -88,7 +88,7 @@ def test_texts(tmp_path):
 def test_tags(tmp_path, is_right):
     folder = conll_files.write(tmp_path)
     sentences = read_conll(str(folder / "dev.txt")).sentences
-    batch = make_tagging_features(sentences, TAGGING).batch
+    batch = TAGGING.encode(sentences).batch
     longest = batch["input_mask"].sum(axis=1).max()
 
     def ask(features):

@@ -10,7 +10,7 @@ from keras import ops
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.tasks.classification import ClassificationTask
-from bert_tf.tasks.encoding import Encoding, count_rows, make_features
+from bert_tf.tasks.encoding import Encoding
 from bert_tf.tasks.examples import Example
 from bert_tf.tasks.windows import Rows
 
@@ -22,7 +22,7 @@ CONFIG = BertConfig(len(VOCAB), 8, 1, 2, 11, max_position_embeddings=19)
 
 def texts_of(example, encoding=WINDOWS):
     """Returns the rows of an example as text, without padding."""
-    batch = make_features([example], encoding).batch
+    batch = encoding.encode([example]).batch
     rows = zip(batch["input_ids"], batch["input_mask"], strict=True)
     return [
         " ".join(VOCAB[n].strip("[]") for n in ids[mask > 0])
@@ -62,8 +62,9 @@ def texts_of(example, encoding=WINDOWS):
 def test_windows(text_a, text_b, rows):
     example = Example("0", text_a, text_b, label="yes")
     assert texts_of(example) == rows
-    assert count_rows([example], WINDOWS) == len(rows)
-    batch, num_cut = make_features([example], WINDOWS)
+    assert WINDOWS.count_rows([example]) == len(rows)
+    batch, counts, num_cut, _ = WINDOWS.encode([example])
+    assert counts.tolist() == [len(rows)]
     assert batch["label_ids"].tolist() == [1] * len(rows)
     assert batch["window_numbers"].tolist() == [*range(len(rows))]
     assert batch["num_windows"].tolist() == [len(rows)] * len(rows)
@@ -81,8 +82,8 @@ def test_texts_that_fit_have_the_rows_of_truncated_texts():
         lengths = draw.randint(0, 15), draw.randint(0, 15) * (number % 2)
         a, b = (" ".join(draw.choices(VOCAB[4:], k=n)) for n in lengths)
         example = Example("0", a, b if number % 2 else None, label="no")
-        found, num_cut = make_features([example], windows)
-        expected, is_cut = make_features([example], cut)
+        found, _, num_cut, _ = windows.encode([example])
+        expected, _, is_cut, _ = cut.encode([example])
         if not is_cut:
             assert num_cut == 0
             for name, values in expected.items():
@@ -107,17 +108,15 @@ def test_texts_that_fit_have_the_rows_of_truncated_texts():
 
 
 def test_parts_of_a_data_set_do_not_change_its_rows(monkeypatch):
-    from bert_tf.tasks import encoding as module
-
     examples = [
         Example(str(n), "a " * n, label="no") for n in (0, 31, 2, 9, 9, 50)
     ]
-    whole = make_features(examples, WINDOWS).batch
-    monkeypatch.setattr(module, "_EXAMPLES_PER_PART", 3)
-    parts = [*module.split_examples(examples, WINDOWS)]
+    whole = WINDOWS.encode(examples).batch
+    monkeypatch.setattr(Encoding, "rows_per_part", 3)
+    parts = [*WINDOWS.split(examples)]
     assert len(parts) > 2
     for name, values in whole.items():
-        joined = [make_features(part, WINDOWS).batch[name] for part in parts]
+        joined = [WINDOWS.encode(part).batch[name] for part in parts]
         np.testing.assert_array_equal(np.concatenate(joined), values)
 
 
@@ -146,12 +145,11 @@ def test_every_text_counts_once(problem):
     encoding = dataclasses.replace(WINDOWS, problem=problem, labels=labels)
     names = ["yes", "no", "yes"] if labels else [2.0, -1.0, 0.5]
     sizes = (3, 20, 9)
-    batch = make_features(
+    batch = encoding.encode(
         [
             Example("", "a " * size, label=label)
             for size, label in zip(sizes, names, strict=True)
-        ],
-        encoding,
+        ]
     ).batch
     counts = np.diff([*np.flatnonzero(batch["window_numbers"] == 0), 10])
     assert counts.tolist() == [1, 6, 3]

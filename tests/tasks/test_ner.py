@@ -304,7 +304,7 @@ def sentence(words, tags=None, first_line=1):
     ],
 )
 def test_the_first_token_of_a_word_has_the_label(words, tags, ids, labels):
-    batch, _ = ner.make_tagging_features([sentence(words, tags)], ENCODING)
+    batch = ENCODING.encode([sentence(words, tags)]).batch
     assert {name: row.tolist() for name, [row] in batch.items()} == {
         "input_ids": ids,
         "input_mask": [int(token != PAD) for token in ids],
@@ -317,7 +317,7 @@ def test_the_first_token_of_a_word_has_the_label(words, tags, ids, labels):
 def test_a_row_needs_room_for_a_token():
     encoding = dataclasses.replace(ENCODING, max_seq_length=2)
     with pytest.raises(InputError, match=r"max_seq_length .* 3, .*; got 2"):
-        ner.make_tagging_features([sentence("a b")], encoding)
+        encoding.encode([sentence("a b")])
 
 
 def random_sentences(seed, count=97):
@@ -352,7 +352,7 @@ def row_by_row(sentences, encoding):
 def test_every_word_has_its_label_once(max_seq_length):
     sentences = random_sentences(seed=max_seq_length)
     encoding = dataclasses.replace(ENCODING, max_seq_length=max_seq_length)
-    batch, num_cut = ner.make_tagging_features(sentences, encoding)
+    batch, _, num_cut, _ = encoding.encode(sentences)
     ids = [
         row[mask > 0].tolist()
         for row, mask in zip(
@@ -360,7 +360,7 @@ def test_every_word_has_its_label_once(max_seq_length):
         )
     ]
     assert (ids, num_cut) == row_by_row(sentences, encoding)
-    assert ner.count_rows(sentences, encoding) == len(ids)
+    assert encoding.count_rows(sentences) == len(ids)
     assert not batch["label_ids"][batch["label_mask"] == 0].any()
     label_ids, mask = batch["label_ids"], batch["label_mask"]
     expected = [s.tags for s in sentences]
@@ -371,25 +371,25 @@ def test_every_word_has_its_label_once(max_seq_length):
 
 def test_records_hold_the_features(tmp_path, caplog, monkeypatch):
     caplog.set_level(logging.INFO, "absl")
-    monkeypatch.setattr(ner, "_SENTENCES_PER_PART", 11)
+    monkeypatch.setattr(TaggingEncoding, "rows_per_part", 11)
     sentences = [sentence("a bdd c", "O B-X I-X"), *random_sentences(seed=2)]
     path = tmp_path / "a.tf_record"
-    assert ner.write_tagging_features(str(path), sentences, ENCODING)
-    assert not ner.write_tagging_features(str(path), sentences, ENCODING)
-    batch, num_cut = ner.make_tagging_features(sentences, ENCODING)
+    assert ENCODING.write(str(path), sentences)
+    assert not ENCODING.write(str(path), sentences)
+    batch, _, num_cut, _ = ENCODING.encode(sentences)
     expected = records.frame(records.encode_batch(ENCODING.schema, batch))
     assert path.read_bytes() == expected
     assert (
         f"98 sentences in {len(batch['input_ids'])} rows of at most 7 tokens; "
-        f"{num_cut} words were truncated"
+        f"truncated words: {num_cut}"
     ) in caplog.text
     assert caplog.messages.count("*** Example ***") == 3
     assert "tokens: [CLS] a b ##d ##d c [SEP]" in caplog.text
     assert "labels: O B-X I-X" in caplog.text
     sentences[3] = dataclasses.replace(sentences[3], tags=None)
-    assert ner.write_tagging_features(str(path), sentences, ENCODING)
+    assert ENCODING.write(str(path), sentences)
     options = {"sources": [__file__]}
-    assert ner.write_tagging_features(str(path), sentences, ENCODING, **options)
+    assert ENCODING.write(str(path), sentences, **options)
 
 
 # ------------------------------------------------------------ labels and scores
@@ -410,7 +410,7 @@ def test_an_unknown_tag(write):
         r"I-X\. .*--labels"
     )
     with pytest.raises(InputError, match=message):
-        ner.make_tagging_features(file.sentences, ENCODING)
+        ENCODING.encode(file.sentences)
 
 
 TWO_TYPES = ("O", "B-A", "I-A", "B-B", "I-B")

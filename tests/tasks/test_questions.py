@@ -12,15 +12,12 @@ import squad_files
 
 from bert_tf.data import records
 from bert_tf.errors import InputError
-from bert_tf.tasks import questions as questions_module
 from bert_tf.tasks.questions import (
     Answer,
     Question,
     SpanEncoding,
-    count_windows,
     make_windows,
     read_questions,
-    write_windows,
 )
 
 CONTEXT = "Seoul (서울) is the capital. 👍 Busan is not."
@@ -267,9 +264,9 @@ ENCODING = SpanEncoding(tuple(squad_files.VOCAB), True, None, 19, 5, 4)
 def test_records_do_not_depend_on_parts(
     tmp_path, monkeypatch, warnings, windows_per_part
 ):
-    monkeypatch.setattr(questions_module, "_WINDOWS_PER_PART", windows_per_part)
+    monkeypatch.setattr(SpanEncoding, "rows_per_part", windows_per_part)
     path = tmp_path / "train.tf_record"
-    assert write_windows(str(path), QUESTIONS, ENCODING)
+    assert ENCODING.write(str(path), QUESTIONS)
     made = make_windows(QUESTIONS, ENCODING, with_positions=True)
     assert len(made.windows) > len(QUESTIONS)
     unique_ids = 10**9 + np.arange(len(made.windows))
@@ -279,7 +276,7 @@ def test_records_do_not_depend_on_parts(
 
     asked = [dataclasses.replace(QUESTIONS[0], answers=()), *QUESTIONS[1:]]
     made = make_windows(asked, ENCODING, with_positions=True)
-    assert count_windows(asked, ENCODING) == len(made.windows)
+    assert ENCODING.count_rows(asked) == len(made.windows)
     [warning] = warnings
     assert "without an answer" in warning
     assert "'q0' (question 0)" in warning
@@ -295,9 +292,9 @@ def test_changes_rewrite_the_records(tmp_path):
         {"context": "bada"},
     ):
         changed = [dataclasses.replace(first, **change), *others]
-        assert write_windows(path, changed, ENCODING)
+        assert ENCODING.write(path, changed)
         moved = [dataclasses.replace(q, id="x", where="y") for q in changed]
-        assert not write_windows(path, moved, ENCODING)
+        assert not ENCODING.write(path, moved)
     other = dataclasses.replace(ENCODING, doc_stride=6)
-    assert write_windows(path, changed, other)
-    assert write_windows(path, changed, other, sources=[__file__])
+    assert other.write(path, changed)
+    assert other.write(path, changed, sources=[__file__])

@@ -12,7 +12,6 @@ from bert_tf.tasks.questions import (
     SpanEncoding,
     make_windows,
     read_questions,
-    split_questions,
 )
 from bert_tf.tokenization.normalization import Normalizer
 from bert_tf.tokenization.vocabulary_file import read_tokens
@@ -186,7 +185,7 @@ def test_parts_have_about_the_number_of_windows():
     lengths = [1, 400, 3, 2, 29, 5]
     asked = [Question(str(n), "who", letters(n)) for n in lengths]
     for num_windows, expected in [(1, [1] * 6), (5, [1, 1, 2, 2]), (99, [6])]:
-        parts = list(split_questions(asked, encoding(17), num_windows))
+        parts = list(encoding(17).split(asked, num_windows))
         assert [q for part in parts for q in part] == asked
         assert [len(part) for part in parts] == expected
 

@@ -13,7 +13,7 @@ from keras import ops
 import bert_tf
 from bert_tf import metrics
 from bert_tf.errors import InputError
-from bert_tf.tasks.encoding import Encoding, make_features
+from bert_tf.tasks.encoding import Encoding
 from bert_tf.tasks.examples import Example
 from bert_tf.tasks.ner import to_iob2
 from bert_tf.text_models.batches import for_training, weighted
@@ -653,7 +653,7 @@ def test_features_are_those_of_the_scripts(encoder):
         Example("0", "a b", "c d e", label="good"),
         Example("1", "f", "g", label="bad"),
     ]
-    for name, rows in make_features(examples, encoding).batch.items():
+    for name, rows in encoding.encode(examples).batch.items():
         np.testing.assert_array_equal(made.arrays[name], rows, name)
 
 
