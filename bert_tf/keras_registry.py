@@ -25,8 +25,8 @@ REGISTERED = {
     ),
     "bert_tf.modeling": ("BertModel",),
     "bert_tf.optimization": ("AdamWeightDecay", "Lamb", "WarmupLinearDecay"),
-    "bert_tf.text_models.classifier": ("TextClassifier", "label_loss"),
-    "bert_tf.text_models.embedder": ("TextEmbedder", "pair_loss"),
+    "bert_tf.text_models.classifier": ("TextClassifier",),
+    "bert_tf.text_models.embedder": ("TextEmbedder",),
     "bert_tf.text_models.label_metrics": (
         *("LabelMetric", "is_right_first", "reciprocal_ranks"),
     ),

@@ -28,9 +28,9 @@ from bert_tf.serving.windows import (
     pool,
     rows_by_text,
 )
-from bert_tf.tasks.classification import THRESHOLD
+from bert_tf.tasks.classification import decode
 from bert_tf.tasks.encoding import TextEncoding
-from bert_tf.tasks.fill_mask import MASK
+from bert_tf.tasks.fill_mask import MASK, best_words, require_top_k
 from bert_tf.tokenization.graph import BertTokenizer
 from bert_tf.tokenization.graph_normalization import drop_invalid_utf8
 from bert_tf.tokenization.vocabulary_file import require_special_tokens
@@ -300,7 +300,8 @@ class ServedClassifier(ServedWindows):
                 f"The model has {model.num_labels} logits, but {problem} with "
                 f"{len(self.labels)} labels needs {num_labels}."
             )
-        self.kind, self._answer = _KINDS[problem]
+        self.kind = _KINDS[problem]
+        self._problem = problem
         self.is_pair = is_pair
         if is_pair:
             self.text_names = ("text_a", "text_b")
@@ -340,33 +341,23 @@ class ServedClassifier(ServedWindows):
         nothing = {"logits": tf.zeros([0, self.model.num_labels])}
         logits = in_batches(self.model, features, nothing)["logits"]
         num_texts = tf.size(texts[self.text_names[0]])
-        return self._answer(
-            self, pool(logits, text, num_texts, self.encoding.window_pooling)
+        return self._named(
+            pool(logits, text, num_texts, self.encoding.window_pooling)
         )
 
     def answer_tokens(self, features: Tensors) -> dict[str, tf.Tensor]:
         """Returns the same from `FEATURES`, int32 [B, S], for each window."""
-        return self._answer(self, self.model(features)["logits"])
+        return self._named(self.model(features)["logits"])
 
-    def _one_label(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
-        probabilities = tf.nn.softmax(logits)
-        return {
-            "label": self.label_names(tf.argmax(probabilities, axis=-1)),
-            "probability": tf.reduce_max(probabilities, axis=-1),
-            "labels": self._all_labels(probabilities),
-            "probabilities": probabilities,
-        }
-
-    def _several_labels(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
-        probabilities = tf.sigmoid(logits)
-        return {
-            "labels": self._all_labels(probabilities),
-            "probabilities": probabilities,
-            "is_present": probabilities > THRESHOLD,
-        }
-
-    def _number(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
-        return {"score": logits[:, 0]}
+    def _named(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Returns the answers with the names of the labels."""
+        answer = decode(self._problem, logits)
+        if "label_id" in answer:
+            label = self.label_names(answer.pop("label_id"))
+            answer = {"label": label, **answer}
+        if self.labels:
+            answer["labels"] = self._all_labels(answer["probabilities"])
+        return answer
 
     def _all_labels(self, probabilities: tf.Tensor) -> tf.Tensor:
         """Repeats the names of all classes for each row, strings [B, C]."""
@@ -376,11 +367,11 @@ class ServedClassifier(ServedWindows):
         )
 
 
-# The kind in the model card, and the method that converts logits.
-_KINDS: dict[str, tuple[str, Callable]] = {
-    "single_label": ("classifier", ServedClassifier._one_label),
-    "multi_label": ("multi-label classifier", ServedClassifier._several_labels),
-    "regression": ("regression", ServedClassifier._number),
+# The kinds in the model card.
+_KINDS = {
+    "single_label": "classifier",
+    "multi_label": "multi-label classifier",
+    "regression": "regression",
 }
 
 
@@ -472,12 +463,8 @@ class ServedMultipleChoice(Served):
 
     def answer_tokens(self, features: Tensors) -> dict[str, tf.Tensor]:
         """Returns the same without `choice_text`, from int32 [B, n, S]."""
-        probabilities = tf.nn.softmax(self.model(features)["logits"])
-        return {
-            "choice": tf.argmax(probabilities, axis=-1, output_type=tf.int32),
-            "probability": tf.reduce_max(probabilities, axis=-1),
-            "probabilities": probabilities,
-        }
+        answer = decode("multiple_choice", self.model(features)["logits"])
+        return {"choice": answer.pop("label_id"), **answer}
 
 
 # Pre-trained models: embeddings and masked words.
@@ -610,8 +597,7 @@ class ServedMaskedLM(Served):
     def __init__(
         self, model: keras.Model, encoding: TextEncoding, top_k: int = 5
     ):
-        if top_k < 1:
-            raise wrong_value("top_k", "at least 1", top_k)
+        require_top_k(top_k)
         vocab = encoding.tokenizer.vocab
         require_special_tokens(vocab, [MASK])
         super().__init__(model, encoding)
@@ -651,7 +637,7 @@ class ServedMaskedLM(Served):
         """Returns the same from `FEATURES`, int32 [B, S]."""
         positions = tf.where(features["input_ids"] == self._mask_id)  # [N, 2]
         logits = self._logits(features, positions)
-        probabilities, ids = tf.math.top_k(tf.nn.softmax(logits), self.top_k)
+        answer = best_words(logits, len(self.encoding.vocab), self.top_k)
 
         def by_text(values):
             return tf.RaggedTensor.from_value_rowids(
@@ -661,11 +647,11 @@ class ServedMaskedLM(Served):
                 validate=False,
             )
 
-        num_blanks = by_text(ids).row_lengths()
+        num_blanks = by_text(answer["ids"]).row_lengths()
         return {
             "num_blanks": tf.cast(num_blanks, tf.int32),
-            "words": by_text(self.token_names(ids)).to_tensor(),
-            "probabilities": by_text(probabilities).to_tensor(),
+            "words": by_text(self.token_names(answer["ids"])).to_tensor(),
+            "probabilities": by_text(answer["probabilities"]).to_tensor(),
         }
 
     def _logits(self, features: Tensors, positions: tf.Tensor) -> tf.Tensor:
@@ -676,6 +662,5 @@ class ServedMaskedLM(Served):
         # The head takes them as one text in which every token is masked.
         logits = model.cls.masked_lm(
             vectors[tf.newaxis], None, model.bert.embeddings.word_embeddings
-        )[0]
-        # The model may have room for more tokens than the vocabulary has.
-        return logits[:, : len(self.encoding.vocab)]
+        )
+        return logits[0]

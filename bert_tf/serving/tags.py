@@ -12,6 +12,7 @@ import tensorflow as tf
 from bert_tf.serving.served import Served
 from bert_tf.serving.windows import Tensors, in_batches, rows_by_text
 from bert_tf.tasks.ner import TaggingEncoding
+from bert_tf.tasks.tagging import TaggingTask
 
 # The white space at which `str.split` of Python splits: ASCII and Unicode.
 WHITE_SPACE = tuple(
@@ -103,6 +104,7 @@ class ServedTagger(Served):
 
     def __init__(self, model: keras.Model, encoding: TaggingEncoding):
         super().__init__(model, encoding, encoding.labels)
+        self._task = TaggingTask(model.config, encoding)
 
     @property
     def example(self) -> dict[str, list]:
@@ -130,9 +132,8 @@ class ServedTagger(Served):
         length = tf.shape(rows.features["input_ids"])[1]
         nothing = {"logits": tf.zeros([0, length, len(self.labels)])}
         logits = in_batches(self.model, rows.features, nothing)["logits"]
-        tags, probabilities = self._best(
-            tf.gather_nd(logits, rows.first_tokens)
-        )
+        logits = tf.gather_nd(logits, rows.first_tokens)
+        tags, probabilities = self._named(self._task.decode({"logits": logits}))
         by_text = words.strings.with_values
         num_words = words.strings.row_lengths()
         return {
@@ -154,13 +155,12 @@ class ServedTagger(Served):
           `tags`, strings [B, S]; `tag_ids`, int32 [B, S]; and `probabilities`,
           float32 [B, S]. Padding is "", -1 and 0.
         """
-        logits = self.model(features)["logits"]
-        tags, probabilities = self._best(logits)
-        tag_ids = tf.argmax(logits, axis=-1, output_type=tf.int32)
+        answer = self._task.decode(self.model(features))
         is_token = features["input_mask"] > 0
+        tags, probabilities = self._named(answer)
         return {
             "tags": tf.where(is_token, tags, ""),
-            "tag_ids": tf.where(is_token, tag_ids, -1),
+            "tag_ids": tf.where(is_token, answer["label_ids"], -1),
             "probabilities": tf.where(is_token, probabilities, 0.0),
         }
 
@@ -186,11 +186,9 @@ class ServedTagger(Served):
         with tf.device("CPU:0"):
             return split_words(self.checked(texts)["text"])
 
-    def _best(self, logits: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the best tags and their probabilities, [...] of [..., C]."""
-        probabilities = tf.nn.softmax(logits)
-        tags = self.label_names(tf.argmax(logits, axis=-1))
-        return tags, tf.reduce_max(probabilities, axis=-1)
+    def _named(self, answer: Tensors) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the tags and their probabilities, [...]."""
+        return self.label_names(answer["label_ids"]), answer["probabilities"]
 
     def _rows(self, words: tf.RaggedTensor) -> _Rows:
         """Splits words, [B, (W)], into rows as `TaggingEncoding` does."""

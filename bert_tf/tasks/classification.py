@@ -32,22 +32,37 @@ _BREAK = re.compile("\r\n|[\t\n\x0b\x0c\r\x1c-\x1e\x85\u2028\u2029]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def probabilities(problem: str, logits: np.ndarray) -> np.ndarray:
-    """Returns the probability of each label, from logits [n, C].
+def decode(problem: str, logits: Any) -> dict[str, Any]:
+    """Returns the answers, from the logits of texts, float32 [n, C].
 
-    They are float32 [n, C]; for regression the predicted numbers, [n]. The
-    problem is one of `examples.PROBLEMS`.
+    Args:
+      problem: One of `examples.PROBLEMS`.
+      logits: An array or a tensor.
+
+    Returns:
+      For regression the predicted `score`, float32 [n]. Otherwise the
+      `probabilities` of all labels, float32 [n, C]; for multi-label problems
+      with `is_present`, bools [n, C], else with the `label_id` of the most
+      probable one, int32 [n], and its `probability`, float32 [n].
     """
-    from scipy import special
-
-    values = np.asarray(logits, np.float64)
     if problem == "regression":
-        values = values[:, 0]
-    elif problem == "multi_label":
-        values = special.expit(values)
-    else:
-        values = special.softmax(values, axis=-1)
-    return values.astype(np.float32)
+        return {"score": logits[:, 0]}
+    if problem == "multi_label":
+        values = ops.sigmoid(logits)
+        return {"probabilities": values, "is_present": values > THRESHOLD}
+    values = ops.softmax(logits)
+    return {
+        "label_id": ops.cast(ops.argmax(values, axis=-1), "int32"),
+        "probability": ops.max(values, axis=-1),
+        "probabilities": values,
+    }
+
+
+def probabilities(problem: str, logits: np.ndarray) -> np.ndarray:
+    """Returns `decode`'s probabilities, [n, C], or scores, [n], float32."""
+    name = "score" if problem == "regression" else "probabilities"
+    values = decode(problem, np.asarray(logits, np.float32))[name]
+    return ops.convert_to_numpy(values)
 
 
 def decide(problem: str, values: np.ndarray) -> np.ndarray:
@@ -376,6 +391,10 @@ class ClassificationTask(FineTuningTask):
             theirs, ours = map(_yes_or_no, (theirs, ours))
             return ops.mean(divergence(theirs, ours, temperature), axis=-1)
         return divergence(theirs, ours, temperature)
+
+    def decode(self, outputs: Mapping) -> dict:
+        """See the function `decode`."""
+        return decode(self.problem, outputs["logits"])
 
     def predictions(self, features: Mapping, outputs: Mapping) -> dict:
         """Returns logits, labels and the unweighted, unsmoothed loss.

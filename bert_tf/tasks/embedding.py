@@ -218,6 +218,16 @@ class EmbeddingTask(FineTuningTask):
             **options,
         )
 
+    def row_outputs(self, features: Mapping, outputs: Mapping) -> dict:
+        """Returns the `vector` of each text or window, float32 [B, H]."""
+        mask = features["input_mask"]
+        return {"vector": pool(outputs, mask, self.pooling, False)}
+
+    def decode(self, outputs: Mapping) -> dict:
+        """Returns the `vector` of each text, with length 1 if it is to be."""
+        vector = outputs["vector"]
+        return {"vector": unit(vector) if self.normalize else vector}
+
     def vectors(self, outputs: Mapping, input_mask: Any):
         """Returns the vectors of texts, float32 [B, H]."""
         return pool(outputs, input_mask, self.pooling, self.normalize)
@@ -230,11 +240,10 @@ class EmbeddingTask(FineTuningTask):
 
     def element_losses(self, features: Mapping, outputs: Mapping) -> Any:
         """Returns `pair_losses`; the batch is that of the device's step."""
-        return pair_losses(
-            features["label_ids"],
-            features["text_ids"],
-            self._pairs(features, outputs),
-        )
+        vectors = outputs.get("vectors")
+        if vectors is None:
+            vectors = self._pairs(features, outputs)
+        return pair_losses(features["label_ids"], features["text_ids"], vectors)
 
     def predictions(self, features: Mapping, outputs: Mapping) -> dict:
         """Returns cosines and scores; without scores also the vectors."""

@@ -3,11 +3,19 @@
 Source: section 3.1, tasks 1 and 2, of the paper.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 import keras
 import numpy as np
 from keras import ops
 
+from bert_tf import kernels
+from bert_tf.config import BertConfig
 from bert_tf.errors import InputError, shortened, wrong_value
+from bert_tf.heads import BertPretrainer
+from bert_tf.tasks.encoding import TextEncoding
+from bert_tf.tasks.task import FineTuningTask
 from bert_tf.tokenization.packing import pack
 from bert_tf.tokenization.wordpiece import FullTokenizer
 
@@ -17,6 +25,93 @@ OUTPUT_BIAS = "cls/predictions/output_bias"
 
 # The candidates of a blank, words and their probabilities, the best first.
 Blank = list[tuple[str, float]]
+
+
+class MaskedWordsTask(FineTuningTask):
+    """The task of filling in masked words.
+
+    The elements of a row are its masked positions.
+
+    Args:
+      config: The configuration of the model.
+      encoding: How texts become rows.
+      top_k: The largest number of words for each blank.
+      options: Options of `FineTuningTask`.
+    """
+
+    head = "pretraining"
+    loss_names = ("masked_lm_loss",)
+    unused_variables = r"bert/pooler/|cls/seq_relationship/"
+
+    def __init__(
+        self,
+        config: BertConfig,
+        encoding: TextEncoding,
+        *,
+        top_k: int = 5,
+        **options: Any,
+    ):
+        require_top_k(top_k)
+        super().__init__(config, encoding, **options)
+        self.top_k = top_k
+
+    def make_model(
+        self, bilstm_head: bool = False, **options: Any
+    ) -> keras.Model:
+        del bilstm_head  # For heads that are trained from scratch.
+        return BertPretrainer(self.config, **options)
+
+    def is_element(self, features: Mapping) -> Any:
+        """Returns 1.0 for each masked position, float32 [B, P]."""
+        return features["masked_lm_weights"]
+
+    def element_losses(self, features: Mapping, outputs: Mapping) -> Any:
+        """Returns the losses, float32 [B, P]; as `PretrainingTask.losses`."""
+        return kernels.cross_entropy(
+            features["masked_lm_ids"], outputs["masked_lm_logits"]
+        )
+
+    def decode(self, outputs: Mapping) -> dict:
+        """See `best_words`."""
+        num_words = len(self.encoding.vocab)
+        return best_words(outputs["masked_lm_logits"], num_words, self.top_k)
+
+    def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, float]:
+        """Returns the mean loss of the masked words."""
+        counts = np.sum(predictions["weight"], dtype=float)
+        losses = np.sum(predictions["loss"], dtype=float)
+        return {"eval_loss": float(losses / max(counts, 1))}
+
+    def predictions(self, features: Mapping, outputs: Mapping) -> dict:
+        """Returns the sums of weights and losses of each row."""
+        [name] = self.loss_names
+        return {
+            "weight": self.loss_weights(features)[name],
+            "loss": self.losses(features, outputs)[name],
+        }
+
+
+def best_words(logits: Any, num_words: int, top_k: int) -> dict[str, Any]:
+    """Returns the best words for each blank, the most probable first.
+
+    Args:
+      logits: Floats [..., V].
+      num_words: The size of the vocabulary. The embedding table, and V, may be
+        larger.
+      top_k: The largest number of words, at least 1.
+
+    Returns:
+      `ids`, int32 [..., k], and `probabilities`, float32 [..., k].
+    """
+    shares = ops.softmax(logits[..., :num_words])
+    values, ids = ops.top_k(shares, min(top_k, num_words))
+    return {"ids": ops.cast(ids, "int32"), "probabilities": values}
+
+
+def require_top_k(top_k: int) -> None:
+    """Raises InputError unless there is to be a word for each blank."""
+    if top_k < 1:
+        raise wrong_value("top_k", "at least 1", top_k)
 
 
 def require_masked_lm(path: str, objective: str | None, has_head: bool) -> None:
@@ -49,8 +144,7 @@ def fill_mask(
       InputError: If there is no `[MASK]`, the texts are too long for the
         model, or `top_k` is not at least 1.
     """
-    if top_k < 1:
-        raise wrong_value("top_k", "at least 1", top_k)
+    require_top_k(top_k)
     vocab = tokenizer.vocab
     features = _features(model, tokenizer, text, text_b)
     [positions] = np.nonzero(features["input_ids"][0] == vocab[MASK])
@@ -59,14 +153,12 @@ def fill_mask(
         raise InputError(f"The text has no {MASK}: {shortened(texts)}.")
     features["masked_lm_positions"] = np.array([positions], np.int32)
     logits = model(features)["masked_lm_logits"]  # [1, blanks, V]
-    # The embedding table may have more rows than the vocabulary.
-    logits = logits[0, :, : len(vocab)]
-    values, ids = ops.top_k(ops.softmax(logits), min(top_k, len(vocab)))
+    answer = best_words(logits, len(vocab), top_k)
     return [
         list(zip(tokenizer.convert_ids_to_tokens(row_ids), row, strict=True))
         for row_ids, row in zip(
-            ops.convert_to_numpy(ids).tolist(),
-            ops.convert_to_numpy(values).tolist(),
+            ops.convert_to_numpy(answer["ids"])[0].tolist(),
+            ops.convert_to_numpy(answer["probabilities"])[0].tolist(),
             strict=True,
         )
     ]

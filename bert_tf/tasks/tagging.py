@@ -5,14 +5,21 @@ from typing import Any
 
 import keras
 import numpy as np
+from absl import logging
 from keras import ops
 
 from bert_tf.config import BertConfig
-from bert_tf.errors import wrong_value
+from bert_tf.errors import listed, wrong_value
 from bert_tf.feature_tagger import BertFeatureTagger, choose
 from bert_tf.heads import BertTokenClassifier
 from bert_tf.metrics import entity_scores
-from bert_tf.tasks.ner import Sentence, TaggingEncoding, word_tags
+from bert_tf.tasks.ner import (
+    Sentence,
+    TaggingEncoding,
+    is_entity_tag,
+    to_iob2,
+    word_tags,
+)
 from bert_tf.tasks.task import FineTuningTask, divergence, weights_of
 
 # The metrics of tags of any types of entities.
@@ -127,14 +134,29 @@ class TaggingTask(FineTuningTask):
     ) -> dict[str, float]:
         """Returns the accuracy and the mean loss of the words.
 
-        With the sentences also `metrics.entity_scores`.
+        With the sentences also `metrics.entity_scores`, if all labels are tags
+        of entities, in IOB2 or another scheme.
         """
         scores = self._word_scores(predictions)
-        if sentences is not None:
-            gold = [sentence.tags or () for sentence in sentences]
-            found = entity_scores(gold, self.tags(predictions, sentences))
-            scores |= {f"eval_{name}": value for name, value in found.items()}
-        return scores
+        if sentences is None or not self._are_entities():
+            return scores
+        tags = self.tags(predictions, sentences)
+        found = entity_scores(
+            [to_iob2(sentence.tags or ()) for sentence in sentences],
+            [*map(to_iob2, tags)],
+        )
+        return scores | {f"eval_{name}": x for name, x in found.items()}
+
+    def _are_entities(self) -> bool:
+        """Returns whether all labels are tags of entities, in any scheme."""
+        others = [label for label in self.labels if not is_entity_tag(label)]
+        if any("-" in label for label in {*self.labels} - {*others}) and others:
+            logging.warning(
+                "Entities are not scored, since %s is not a tag of an entity, "
+                "such as O or B-TYPE",
+                listed(others, last="or", quote=True),
+            )
+        return not others
 
     @staticmethod
     def _word_scores(predictions: Mapping[str, np.ndarray]) -> dict[str, float]:

@@ -124,9 +124,13 @@ class FineTuningTask(Task):
         self.config = config
         self.encoding = encoding
         self.bilstm_head = bilstm_head
-        self.labels = tuple(encoding.labels)
-        self.schema = encoding.schema
+        self.labels = tuple(getattr(encoding, "labels", ()))
         self._model_options = {"bilstm_head": bilstm_head, **options}
+
+    @property
+    def schema(self) -> Schema:  # type: ignore[override]
+        """The schema of the records."""
+        return self.encoding.schema
 
     def build_model(self) -> keras.Model:
         model = self.make_model(**self._model_options)

@@ -1,13 +1,13 @@
 """Batches of texts for Keras's `fit`, on any backend."""
 
-import functools
 import itertools
 import numbers
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
+from keras import ops
 
 from bert_tf.config import positive_integer
 from bert_tf.data.batching import (
@@ -17,8 +17,18 @@ from bert_tf.data.batching import (
     evaluation_plan,
 )
 from bert_tf.errors import wrong_value
+from bert_tf.tasks.task import FineTuningTask
 
-# From some rows to the arguments of a step: (x, y) or (x, y, sample_weight).
+# After the name of a part of the loss: what its rows are multiplied by.
+SCALE = "_scale"
+
+# Of a batch, not of a task.
+_ONLY_IN_BATCHES = (
+    *("step", "example_index", "num_windows"),
+    *("row_weights", "sample_weight"),
+)
+
+# From some rows to the arguments of a step: (x, y, sample_weight).
 Arguments = Callable[[Mapping[str, np.ndarray]], tuple]
 
 
@@ -129,9 +139,16 @@ class Batches(StepArguments):
             some = values[rows]
             if name in self._features.sequences:
                 some = some[..., :length]
-            is_whole = np.issubdtype(some.dtype, np.integer)
-            batch[name] = some.astype(np.int32 if is_whole else np.float32)
-        return batch
+            batch[name] = some
+        return in_32_bits(batch)
+
+
+def in_32_bits(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns arrays as int32 or float32, which models expect."""
+    return {
+        name: x.astype(np.int32 if x.dtype.kind in "iub" else np.float32)
+        for name, x in batch.items()
+    }
 
 
 class Stream(StepArguments):
@@ -207,51 +224,54 @@ class Stream(StepArguments):
                     yield self._arguments({**batch, "step": step})
 
 
-def weighted(
-    arguments: Arguments, class_weight: np.ndarray | None = None
-) -> Arguments:
-    """Adds the weights of examples and classes to the arguments of a step.
+def stacked(rows: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Returns the arrays of rows, [n, ...] by name; padded with zeros."""
+    arrays = {}
+    for name in rows[0]:
+        values = [np.asarray(row[name]) for row in rows]
+        shape = np.max([x.shape for x in values], axis=0).astype(int)
+        arrays[name] = np.zeros((len(rows), *shape), values[0].dtype)
+        for row, x in zip(arrays[name], values, strict=True):
+            row[tuple(map(slice, x.shape))] = x
+    return arrays
+
+
+def weigh(
+    task: FineTuningTask, batch: Mapping[str, np.ndarray]
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Returns what a task needs to compute losses, and weights for Keras.
+
+    In the scripts the loss of a batch is the sum of its weighted losses,
+    divided by the sum of their weights. Keras takes means over the rows of
+    each replica. So rows get scales such that both are equal.
 
     Args:
-      arguments: Makes the arguments of a step.
-      class_weight: The weight of each label, floats [C].
+      task: The task.
+      batch: The features of some rows. If there are `row_weights` or
+        `sample_weight`, [b], losses are multiplied by them.
+
+    Returns:
+      The features with a scale, float32 [b], for each part of the loss; and
+      the weight of each element, float32 [b, ...], for other losses.
     """
-
-    def call(batch: Mapping[str, np.ndarray]) -> tuple:
-        x, *rest = arguments(batch)
-        factors = rest[1:]
-        if class_weight is not None:
-            factors.append(_of_labels(class_weight, *rest))
-        if "sample_weight" in batch:
-            factors.append(batch["sample_weight"])
-        if not factors:
-            return x, *rest
-        return x, rest[0], functools.reduce(_product, factors)
-
-    return call
-
-
-def _of_labels(
-    class_weight: np.ndarray,
-    labels: np.ndarray,
-    weights: np.ndarray | None = None,
-) -> np.ndarray:
-    """Returns the weights of labels; their mean in a batch is 1, as in scripts.
-
-    Args:
-      class_weight: The weight of each label, floats [C].
-      labels: Their numbers, integers [b, ...], or their shares, floats [b, C].
-      weights: Other weights of the labels; one of 0 does not count.
-    """
-    is_number = np.issubdtype(labels.dtype, np.integer)
-    found = class_weight[labels] if is_number else labels @ class_weight
-    counted = found if weights is None else found[weights > 0]
-    return found / (counted.mean() or 1)
+    features = {n: x for n, x in batch.items() if n not in _ONLY_IN_BATCHES}
+    with keras.device("cpu:0"):
+        parts = keras.tree.map_structure(
+            ops.convert_to_numpy, task.loss_weights(features)
+        )
+        weights = ops.convert_to_numpy(task.element_weights(features))
+    rows = np.ones(len(weights), np.float32)
+    for name in ("row_weights", "sample_weight"):
+        rows = rows * batch.get(name, np.float32(1))
+    for name, values in parts.items():
+        features[name + SCALE] = rows * np.float32(_of_mean_1(values))
+    weights = weights * np.float32(_of_mean_1(weights))
+    return features, _product(weights, rows)
 
 
-def of_mean_1(mask: np.ndarray) -> np.ndarray:
-    """Scales a mask, so that the mean of all is that of what it keeps."""
-    return mask * np.float32(mask.size / max(mask.sum(), 1))
+def _of_mean_1(weights: np.ndarray) -> float:
+    """Returns the factor with which the mean of some weights is 1."""
+    return weights.size / (weights.sum(dtype=np.float64) or weights.size)
 
 
 def _product(weights: np.ndarray, others: np.ndarray) -> np.ndarray:

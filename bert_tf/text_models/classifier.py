@@ -22,9 +22,10 @@ from bert_tf.heads import BertClassifier
 from bert_tf.metrics import compute, usual_metrics
 from bert_tf.tasks.classification import (
     IDENTITY,
-    OBJECTIVES,
     PROBLEM_TYPES,
     SIGMOID,
+    ClassificationTask,
+    MultipleChoiceTask,
     answers,
     decide,
     probabilities,
@@ -38,7 +39,7 @@ from bert_tf.text_models.base import (
     NAME_THE_CLASSES,
     TextModel,
 )
-from bert_tf.text_models.batches import for_evaluation
+from bert_tf.text_models.batches import in_32_bits
 from bert_tf.text_models.inputs import (
     Part,
     as_columns,
@@ -56,8 +57,8 @@ from bert_tf.text_models.label_metrics import (
     of_logits,
     reciprocal_ranks,
 )
-from bert_tf.text_models.progress import Progress
-from bert_tf.text_models.training import INPUTS
+from bert_tf.text_models.progress import Evaluate, Progress
+from bert_tf.text_models.training import num_replicas
 
 
 @keras.saving.register_keras_serializable("bert_tf")
@@ -255,24 +256,20 @@ class TextClassifier(TextModel):
             with self._scope():
                 self._compile_with(self.optimizer)
 
-    def _prepare_validation(self, data: Part, batch_size: int) -> Any:
+    def _validation(self, data: Part, batch_size: int) -> Evaluate:
         if has_labels(data) == self._ranks:
             raise InputError(
                 "The validation data and x must both have labels, or neither."
             )
         if self._ranks:
-            return super()._prepare_validation(data, batch_size)
+            return super()._validation(data, batch_size)
         features = self._weighted_features(*data)
 
-        def validate(batches: Any, options: dict[str, Any]) -> dict[str, Any]:
-            progress = Progress(self, "test", options["callbacks"])
+        def validate(callbacks: keras.callbacks.CallbackList) -> dict:
+            progress = Progress(self, "test", callbacks)
             return self._scores_of_texts(features, batch_size, progress)
 
-        self._validation = validate
-        # Keras needs some data.
-        return for_evaluation(
-            features, batch_size, self._arguments
-        ).for_backend()
+        return validate
 
     def _evaluated(self, data, batch_size, options):
         self._choose_objective(data)
@@ -294,17 +291,16 @@ class TextClassifier(TextModel):
         if self.doc_stride is not None:
             is_first = arrays["window_numbers"] == 0
             arrays = {name: x[is_first] for name, x in arrays.items()}
-        targets = self._targets(arrays)
-        weights = arrays.get("sample_weight")
-        is_whole = np.issubdtype(targets.dtype, np.integer)
-        y = ops.convert_to_tensor(targets, "int32" if is_whole else "float32")
-        if weights is not None:
-            weights = ops.convert_to_tensor(weights)
-        self.reset_metrics()
+        arrays.pop("row_weights", None)
+        x, y, weights = keras.tree.map_structure(
+            ops.convert_to_tensor,
+            self._arguments(self.make_task(), False, in_32_bits(arrays)),
+        )
         outputs = ops.convert_to_tensor(logits)
-        loss = self.compute_loss(None, y, outputs, weights) * _num_shares()
-        found = self.compute_metrics(None, y, outputs, weights)
-        found = {**found, "loss": loss}
+        self.reset_metrics()
+        loss = self.compute_loss(x, y, outputs, weights, training=False)
+        found = self.compute_metrics(x, y, outputs, weights)
+        found = {**found, "loss": loss * num_replicas()}
         scores = {
             **self._answer_scores(arrays["label_ids"], logits),
             **{name: _number(value) for name, value in found.items()},
@@ -422,12 +418,7 @@ class TextClassifier(TextModel):
             )
             for query, *texts in lists
         ]
-        encoding = Encoding(
-            *self._encoding_arguments(),
-            "multiple_choice",
-            (),
-            num_choices=len(lists[0]) - 1,
-        )
+        encoding = self._list_encoding(len(lists[0]) - 1)
         features = encoding.features(examples)
         is_missing = np.equal(np.array(lists, object)[:, 1:], None)
         # A text without any token might get vectors of NaN.
@@ -437,6 +428,14 @@ class TextClassifier(TextModel):
         features.arrays["label_shares"] = targets
         self.is_pair = True
         return features
+
+    def _list_encoding(self, num_documents: int) -> Encoding:
+        return Encoding(
+            *self._encoding_arguments(),
+            "multiple_choice",
+            (),
+            num_choices=num_documents,
+        )
 
     def _text_features(self, x: Any, y: Any) -> Features:
         columns = as_columns(x, ("text_a", "text_b"))
@@ -506,24 +505,27 @@ class TextClassifier(TextModel):
             )
         return [n for n, is_present in enumerate(row) if is_present]
 
-    def _arguments(self, batch: Mapping[str, np.ndarray]) -> tuple:
-        features = {name: batch[name] for name in INPUTS}
-        targets = self._targets(batch)
-        if "row_weights" in batch:
-            return features, targets, batch["row_weights"]
-        return features, targets
+    def make_task(self, **options):
+        kind, encoding = ClassificationTask, self._encoding()
+        if self._ranks:
+            kind = MultipleChoiceTask
+            encoding = self._list_encoding(0)
+        names = usual_metrics(self.problem, len(self.labels))
+        return kind(self.model.config, encoding, names, **options)
+
+    def _drawn(self, batch, is_training):
+        if "label_shares" not in batch:
+            return batch
+        return {**batch, "label_ids": batch["label_shares"]}
 
     def _targets(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Returns labels as `fit` compares them with logits.
+        """Returns labels as Keras compares them with logits.
 
         They are numbers, [B]; or the shares of labels, [B, C]; for regression
         [B, 1]: for [B], Keras would average the losses before it weights them.
         """
-        if "label_shares" in batch:
-            return batch["label_shares"]
-        if self.problem == "regression":
-            return batch["label_ids"][:, None]
-        return batch["label_ids"]
+        labels = batch["label_ids"]
+        return labels[:, None] if self.problem == "regression" else labels
 
     def _label_ids(self, features: Features) -> np.ndarray:
         arrays = features.arrays
@@ -534,15 +536,6 @@ class TextClassifier(TextModel):
     def _class_names(self):
         has_classes = self.problem == "single_label" and not self._ranks
         return self.labels if has_classes else ()
-
-    def _default_loss(self):
-        if self._ranks:
-            return label_loss
-        if self.problem == "regression":
-            return "mse"
-        if self.problem == "multi_label":
-            return keras.losses.BinaryCrossentropy(from_logits=True)
-        return label_loss
 
     def _default_metrics(self):
         if self._ranks:
@@ -627,29 +620,9 @@ def _labels_of_a_number(labels: Sequence[str]) -> InputError:
     )
 
 
-@keras.saving.register_keras_serializable("bert_tf")
-def label_loss(targets, logits):
-    """Returns the cross-entropy of each text, float32 [B].
-
-    Args:
-      targets: The numbers of the labels, [B], or their shares, [B, C].
-      logits: Floats [B, C].
-    """
-    return OBJECTIVES["single_label"].loss(targets, logits, 0.0)
-
-
 def _is_alone(row: Any) -> bool:
     """Returns whether a row is a label in a column, [n, 1]."""
     return isinstance(row, (list, tuple)) and len(row) == 1
-
-
-def _num_shares() -> int:
-    """Returns by what Keras divides a loss: the replicas of the scope."""
-    if keras.backend.backend() != "tensorflow":
-        return 1
-    import tensorflow as tf
-
-    return tf.distribute.get_strategy().num_replicas_in_sync
 
 
 def _number(value: Any) -> Any:

@@ -11,7 +11,6 @@ import numpy as np
 from absl import logging
 from keras import ops
 
-from bert_tf import metrics
 from bert_tf.config import positive_integer
 from bert_tf.data.batching import Features
 from bert_tf.errors import (
@@ -26,13 +25,11 @@ from bert_tf.interop.settings_files import are_texts
 from bert_tf.modeling import BertModel
 from bert_tf.tasks.embedding import (
     POOLINGS,
+    EmbeddingTask,
     cosines,
     flatten,
     number_texts,
     numbers_of,
-    pair_losses,
-    pool,
-    retrieval_scores,
     unit,
 )
 from bert_tf.tasks.encoding import Encoding
@@ -46,7 +43,6 @@ from bert_tf.text_models.inputs import (
     require_present,
 )
 from bert_tf.text_models.progress import Progress
-from bert_tf.text_models.training import INPUTS
 
 # How many documents `search` compares at a time.
 _DOCUMENTS = 10_000
@@ -224,8 +220,8 @@ class TextEmbedder(TextModel):
             vectors = windows.pool(
                 vectors, encoding.window_pooling, features.lengths
             )
-            vectors = ops.convert_to_numpy(self._finish(vectors))
-        return vectors
+            vectors = self._finish(vectors)
+        return ops.convert_to_numpy(vectors)
 
     def _joined(self, parts):
         none = np.zeros([0, self.model.config.hidden_size], np.float32)
@@ -321,13 +317,17 @@ class TextEmbedder(TextModel):
             self._answers(texts, batch_size, progress) for texts in columns
         )
         vectors = np.stack([first, second], axis=1)
+        task = self.make_task(is_scored=y is not None)
         if y is None:
-            return retrieval_scores(
-                numbers_of(zip(*columns, strict=True)), vectors
-            )
-        found = ops.convert_to_numpy(cosines(vectors))
-        scores = _scores(y, len(found))
-        return metrics.compute(("pearson", "spearman"), scores, found, 0)
+            text_ids = numbers_of(zip(*columns, strict=True))
+            found = task.score({"text_ids": text_ids, "vectors": vectors})
+        else:
+            found = ops.convert_to_numpy(cosines(vectors))
+            scores = _scores(y, len(found))
+            found = task.score({"scores": scores, "cosines": found})
+            # The numbers may have any range.
+            del found["eval_loss"]
+        return {name.removeprefix("eval_"): x for name, x in found.items()}
 
     def call(self, inputs, training=False):
         """Maps features, int32 [B, S], to vectors, float32 [B, H].
@@ -338,14 +338,14 @@ class TextEmbedder(TextModel):
         shape = ops.shape(inputs["input_ids"])
         flat = flatten(inputs)
         outputs = self.model(flat, training=training)
-        vectors = pool(outputs, flat["input_mask"], self.pooling, False)
+        vectors = self.make_task().row_outputs(flat, outputs)["vector"]
         if self.doc_stride is None or len(shape) == 3:
             vectors = self._finish(vectors)
         return ops.reshape(vectors, (*shape[:-1], vectors.shape[-1]))
 
     def _finish(self, vectors: Any):
         """Returns vectors of texts, normalized if they are to be."""
-        return unit(vectors) if self.normalize else vectors
+        return self.make_task().decode({"vector": vectors})["vector"]
 
     def _features(self, x: Any, y: Any) -> Features:
         first, second = _texts(x, 2)
@@ -364,18 +364,25 @@ class TextEmbedder(TextModel):
             Example("", a, b, label=score)
             for a, b, score in zip(first, second, scores, strict=True)
         ]
-        encoding = Encoding(*self._encoding_arguments(), "similarity", ())
+        encoding = self.make_task().encoding
         return number_texts(encoding.features(examples))
 
-    def _arguments(self, batch: Mapping[str, np.ndarray]) -> tuple:
-        inputs = {name: batch[name] for name in INPUTS}
-        if "text_ids" not in batch:
-            return inputs, None
-        scores = batch["label_ids"][:, np.newaxis]
-        return inputs, np.hstack([scores, batch["text_ids"]], dtype=np.float32)
+    def make_task(self, **options):
+        return EmbeddingTask(
+            self.model.config,
+            Encoding(*self._encoding_arguments(), "similarity", ()),
+            self.pooling,
+            self.normalize,
+            **options,
+        )
 
-    def _default_loss(self):
-        return pair_loss
+    def _targets(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Returns the score of each pair and its `text_ids`, float32 [B, 3]."""
+        scores = batch["label_ids"][:, np.newaxis]
+        return np.hstack([scores, batch["text_ids"]], dtype=np.float32)
+
+    def _outputs_of_task(self, y_pred):
+        return {"vectors": y_pred}
 
     def _served(self):
         from bert_tf.serving.served import ServedEncoder
@@ -386,8 +393,10 @@ class TextEmbedder(TextModel):
                 self._prompt(None),
             )
 
+        task = self.make_task()
+
         def choose(outputs, input_mask):
-            return {"vector": pool(outputs, input_mask, self.pooling, False)}
+            return task.row_outputs({"input_mask": input_mask}, outputs)
 
         has_windows = self.doc_stride is not None
         encoding = self._encoding() if has_windows else super()._encoding()
@@ -434,16 +443,3 @@ def _scores(y: Any, count: int) -> np.ndarray:
         return np.array([*map(float, scores)])
     except (TypeError, ValueError):
         raise wrong_value("The scores", "numbers", scores) from None
-
-
-@keras.saving.register_keras_serializable("bert_tf")
-def pair_loss(targets, vectors):
-    """Returns the loss of each pair, float32 [B]; see `pair_losses`.
-
-    Args:
-      targets: Floats [B, 3]: the score, NaN if unknown, and the `text_ids`.
-      vectors: Floats [B, 2, H].
-    """
-    # float32 holds the numbers of 16 million texts exactly.
-    text_ids = ops.cast(targets[:, 1:], "int32")
-    return pair_losses(targets[:, 0], text_ids, vectors)

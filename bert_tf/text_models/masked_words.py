@@ -2,7 +2,6 @@
 
 import functools
 import os
-from collections.abc import Mapping
 from typing import Any, Self
 
 import keras
@@ -19,14 +18,13 @@ from bert_tf.tasks.examples import Example
 from bert_tf.tasks.fill_mask import (
     MASK,
     OUTPUT_BIAS,
+    MaskedWordsTask,
     fill_mask,
     require_masked_lm,
 )
 from bert_tf.text_models.base import TextModel
-from bert_tf.text_models.batches import of_mean_1
 from bert_tf.text_models.inputs import as_columns
 from bert_tf.text_models.progress import Progress
-from bert_tf.text_models.training import INPUTS
 from bert_tf.tokenization.vocabulary_file import require_special_tokens
 from bert_tf.tokenization.wordpiece import continuation_mask, replaceable_ids
 
@@ -145,37 +143,43 @@ class MaskedWordPredictor(TextModel):
             raise InputError("There are no texts.")
         return self._unlabelled_encoding().features(examples)
 
-    def _arguments(self, batch: Mapping[str, np.ndarray]) -> tuple:
-        """Masks a batch for training, in another way in every epoch."""
-        return self._masked(batch, (0, int(batch["step"])))
+    def make_task(self, **options):
+        return MaskedWordsTask(
+            self.model.config, self._unlabelled_encoding(), **options
+        )
 
-    def _evaluation_arguments(self, batch: Mapping[str, np.ndarray]) -> tuple:
-        """Masks a batch in the same way at every call, to compare scores."""
-        return self._masked(batch, (1, int(batch["input_ids"].sum())))
+    def _drawn(self, batch, is_training):
+        """Masks a batch: in another way in every epoch of a training.
 
-    def _masked(
-        self, batch: Mapping[str, np.ndarray], seed: tuple[int, int]
-    ) -> tuple:
-        rows = np.arange(len(batch["input_ids"]))
-        keys = randomness.keys(seed, rows)
+        In an evaluation the same way at every call, to compare scores.
+        """
+        seed = (0, int(batch["step"]))
+        if not is_training:
+            seed = (1, int(batch["input_ids"].sum()))
         masked = mask(
             batch["input_ids"],
             batch["input_mask"].astype(bool),
             self._masking,
             self._vocabulary,
-            keys,
+            randomness.keys(seed, np.arange(len(batch["input_ids"]))),
         )
-        inputs = {name: batch[name] for name in INPUTS}
-        inputs["input_ids"] = masked.input_ids
-        inputs["masked_lm_positions"] = masked.positions
-        return inputs, masked.ids, of_mean_1(masked.weights)
+        return {
+            **batch,
+            "input_ids": masked.input_ids,
+            "masked_lm_positions": masked.positions,
+            "masked_lm_ids": masked.ids,
+            "masked_lm_weights": masked.weights,
+        }
+
+    def _targets(self, batch):
+        return batch["masked_lm_ids"]
+
+    def _outputs_of_task(self, y_pred):
+        return {"masked_lm_logits": y_pred}
 
     def call(self, inputs, training=False):
         """Maps features to the logits of masked positions, [B, P, V]."""
         return self.model(inputs, training=training)["masked_lm_logits"]
-
-    def _default_loss(self):
-        return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
     def _served(self):
         from bert_tf.serving.served import ServedMaskedLM

@@ -76,3 +76,36 @@ class Progress:
 
     def _on(self, event: str, *arguments: Any) -> None:
         getattr(self._callbacks, f"on_{self._phase}_{event}")(*arguments)
+
+
+# Evaluates a model; the callbacks get the events of Keras's `evaluate`.
+Evaluate = Callable[[keras.callbacks.CallbackList], dict[str, Any]]
+
+
+class Validation(keras.callbacks.Callback):
+    """Evaluates a model after epochs, and adds the scores to theirs.
+
+    Args:
+      evaluate: Returns the scores by name.
+      frequency: See `validation_freq` of Keras's `fit`.
+
+    Attributes:
+      callbacks: All callbacks of `fit`.
+    """
+
+    callbacks: keras.callbacks.CallbackList
+
+    def __init__(self, evaluate: Evaluate, frequency: Any = 1):
+        super().__init__()
+        self._evaluate = evaluate
+        self._frequency = frequency
+
+    def on_epoch_end(self, epoch, logs=None):
+        """See Keras."""
+        number, every = epoch + 1, self._frequency
+        if number % every if isinstance(every, int) else number not in every:
+            return
+        # On JAX, this stores the state of the training in the model.
+        _ = self.model
+        scores = self._evaluate(self.callbacks)
+        logs.update({f"val_{name}": value for name, value in scores.items()})

@@ -16,7 +16,12 @@ from bert_tf.tasks.answers import (
     answer_questions,
     official_scores,
 )
-from bert_tf.tasks.question_answering import MASKED, best_indexes, masked
+from bert_tf.tasks.question_answering import (
+    MASKED,
+    SpanTask,
+    best_indexes,
+    masked,
+)
 from bert_tf.tasks.questions import (
     Answer,
     Question,
@@ -30,7 +35,6 @@ from bert_tf.text_models.inputs import (
     text_of,
 )
 from bert_tf.text_models.progress import Progress
-from bert_tf.text_models.training import INPUTS
 
 _COLUMNS = ("question", "context")
 
@@ -176,14 +180,22 @@ class QuestionAnswerer(TextModel):
     def _features(self, x: Any, y: Any) -> Features:
         return self._encoding().features(self._labelled(x, y))
 
-    def _arguments(self, batch: Mapping[str, np.ndarray]) -> tuple:
-        features = {name: batch[name] for name in INPUTS}
-        if "start_positions" not in batch:
-            return (features,)
-        return features, {
+    def make_task(self, **options):
+        return SpanTask(
+            self.model.config,
+            self._encoding(),
+            n_best_size=self.max_seq_length,
+            **options,
+        )
+
+    def _targets(self, batch):
+        return {
             "start_logits": batch["start_positions"],
             "end_logits": batch["end_positions"],
         }
+
+    def _outputs_of_task(self, y_pred):
+        return y_pred
 
     def call(self, inputs, training=False):
         """Maps features to start and end logits, each [B, S]."""
@@ -192,16 +204,6 @@ class QuestionAnswerer(TextModel):
             name: masked(outputs[name], inputs["input_mask"], MASKED)
             for name in _OUTPUTS
         }
-
-    def _default_loss(self):
-        return dict.fromkeys(
-            _OUTPUTS,
-            keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        )
-
-    def _default_loss_weights(self):
-        # The mean of the two losses, as in run_squad.py.
-        return dict.fromkeys(_OUTPUTS, 0.5)
 
     def _encoding(self) -> SpanEncoding:
         return SpanEncoding(

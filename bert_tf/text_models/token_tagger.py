@@ -6,24 +6,19 @@ from typing import Any
 
 import keras
 import numpy as np
-from absl import logging
 
 from bert_tf.data.batching import Features
-from bert_tf.errors import InputError, listed, require_names, wrong_value
+from bert_tf.errors import InputError, require_names, wrong_value
 from bert_tf.heads import BertTokenClassifier
-from bert_tf.metrics import entity_scores
 from bert_tf.tasks.ner import (
     Sentence,
     TaggingEncoding,
-    is_entity_tag,
-    label_numbers,
-    to_iob2,
 )
+from bert_tf.tasks.tagging import TaggingTask
 from bert_tf.text_models.base import NAME_THE_CLASSES, TextModel
-from bert_tf.text_models.batches import of_mean_1
+from bert_tf.text_models.batches import stacked
 from bert_tf.text_models.inputs import label_name, plain, plain_row, text_of
 from bert_tf.text_models.progress import Progress
-from bert_tf.text_models.training import INPUTS
 
 
 @keras.saving.register_keras_serializable("bert_tf")
@@ -80,22 +75,20 @@ class TokenTagger(TextModel):
     ) -> list[dict[str, Any]]:
         texts = [x] if isinstance(x, (str, bytes)) else plain(x)
         sentences = [_sentence(n, text) for n, text in enumerate(texts)]
-        words = iter(self._probabilities(sentences, batch_size, progress))
-        made = []
+        ids, probabilities = self._decoded(sentences, batch_size, progress)
+        made, end = [], 0
         for text, sentence in zip(texts, sentences, strict=True):
-            rows = np.array([next(words) for _ in sentence.words])
-            rows = rows.reshape(-1, len(self.labels))
-            best = rows.argmax(axis=-1)
-            found = {
+            start, end = end, end + len(sentence.words)
+            answer = {
                 "words": list(sentence.words),
-                "tags": [self.labels[number] for number in best],
-                "probabilities": rows.max(axis=-1).tolist(),
+                "tags": [self.labels[number] for number in ids[start:end]],
+                "probabilities": probabilities[start:end].tolist(),
             }
             if isinstance(text, (str, bytes)):
                 spans = [m.span() for m in _words(text_of(text, 0))]
-                found["starts"] = [start for start, _ in spans]
-                found["ends"] = [end for _, end in spans]
-            made.append(found)
+                answer["starts"] = [first for first, _ in spans]
+                answer["ends"] = [last for _, last in spans]
+            made.append(answer)
         return made
 
     def _is_single(self, x):
@@ -104,53 +97,33 @@ class TokenTagger(TextModel):
     def _has_one_row(self):
         return False
 
-    def _probabilities(
+    def _decoded(
         self, sentences: Sequence[Sentence], batch_size: int, progress: Progress
-    ) -> list[np.ndarray]:
-        """Returns the probabilities of the tags of all words, each [C]."""
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the label id and the probability of each word, [W]."""
         filled = [sentence for sentence in sentences if sentence.words]
         if not filled:
-            return []
-        features = self._encoding().features(filled)
+            return np.zeros(0, int), np.zeros(0)
+        task = self.make_task()
+        features = task.encoding.features(filled)
 
         def call(batch: Mapping[str, np.ndarray]) -> Any:
-            return keras.ops.softmax(self._call(batch))
+            return task.decode({"logits": self._call(batch)})
 
-        rows = self._outputs(features, batch_size, call, progress)
-        is_first = features.arrays["label_mask"] > 0
-        return [
-            row[position]
-            for row, first in zip(rows, is_first, strict=True)
-            for position in np.flatnonzero(first)
-        ]
+        rows = stacked(self._outputs(features, batch_size, call, progress))
+        length = rows["label_ids"].shape[1]
+        is_first = features.arrays["label_mask"][:, :length] > 0
+        return rows["label_ids"][is_first], rows["probabilities"][is_first]
 
     def _scores(
         self, x: Any, y: Any, batch_size: int, progress: Progress
     ) -> dict[str, float]:
-        x = plain(x)
         sentences = [row for row in self._sentences(x, y) if row.words]
-        # Checks the tags.
-        label_numbers(sentences, self.labels)
-        gold = [row.tags for row in sentences]
-        found = self._answers(x, batch_size, progress)
-        tags = [tuple(row["tags"]) for row in found if row["tags"]]
-        pairs = [
-            pair
-            for row in zip(gold, tags, strict=True)
-            for pair in zip(*row, strict=True)
-        ]
-        accuracy = sum(a == b for a, b in pairs) / len(pairs)
-        others = [label for label in self.labels if not is_entity_tag(label)]
-        if not others:
-            scores = entity_scores([*map(to_iob2, gold)], [*map(to_iob2, tags)])
-            return {**scores, "accuracy": accuracy}
-        if any("-" in label for label in {*self.labels} - {*others}):
-            logging.warning(
-                "Entities are not scored, since %s is not a tag of an entity, "
-                "such as O or B-TYPE",
-                listed(others, last="or", quote=True),
-            )
-        return {"accuracy": accuracy}
+        task = self.make_task()
+        features = task.encoding.features(sentences)
+        return self._task_scores(
+            task, features, batch_size, progress, sentences
+        )
 
     def _features(self, x: Any, y: Any) -> Features:
         return self._encoding().features(self._sentences(x, y))
@@ -175,9 +148,8 @@ class TokenTagger(TextModel):
         values = plain_row(row, f"text {number}")
         return [label_name(value, self.labels) for value in values]
 
-    def _arguments(self, batch: Mapping[str, np.ndarray]) -> tuple:
-        features = {name: batch[name] for name in INPUTS}
-        return features, batch["label_ids"], of_mean_1(batch["label_mask"])
+    def make_task(self, **options):
+        return TaggingTask(self.model.config, self._encoding(), **options)
 
     def _class_names(self):
         return self.labels
@@ -185,9 +157,6 @@ class TokenTagger(TextModel):
     def _label_ids(self, features: Features) -> np.ndarray:
         arrays = features.arrays
         return arrays["label_ids"][arrays["label_mask"] > 0]
-
-    def _default_loss(self):
-        return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
     def _encoding(self) -> TaggingEncoding:
         return TaggingEncoding(*self._encoding_arguments(), self.labels)

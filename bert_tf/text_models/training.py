@@ -19,7 +19,10 @@ from bert_tf.feature_model import FreezableModel, renew_optimizer
 from bert_tf.optimization import AdamWeightDecay, WarmupLinearDecay
 from bert_tf.pretrained import warn_if_random
 from bert_tf.tasks.classification import balanced_class_weights
+from bert_tf.tasks.task import FineTuningTask
 from bert_tf.text_models.batches import (
+    SCALE,
+    Arguments,
     Batches,
     StepArguments,
     Stream,
@@ -27,7 +30,8 @@ from bert_tf.text_models.batches import (
     for_training,
     require_count,
     runs_without_xla,
-    weighted,
+    stacked,
+    weigh,
 )
 from bert_tf.text_models.inputs import (
     Part,
@@ -44,7 +48,7 @@ from bert_tf.text_models.inputs import (
     split_dataset,
     x_y_weights,
 )
-from bert_tf.text_models.progress import Progress
+from bert_tf.text_models.progress import Evaluate, Progress, Validation
 
 # The inputs of a model.
 INPUTS = ("input_ids", "input_mask", "segment_ids")
@@ -69,18 +73,40 @@ class TrainableTextModel(FreezableModel, abc.ABC):
         self._peak: float | None = None
         self._automatic: tuple[str, ...] = ()
         self._compiled_call: tuple[Any, Callable] | None = None
-        # What `fit` evaluates after each epoch.
-        self._validation: Any = None
+        self._training_task: FineTuningTask | None = None
+        self._class_weights: np.ndarray | None = None
+        # The variables that the optimizer was built for.
+        self._optimized: list[int] | None = None
+        # Whether the metrics have no variables yet.
+        self._is_new = True
 
     # What each kind of model defines.
+
+    @abc.abstractmethod
+    def make_task(self, **options: Any) -> FineTuningTask:
+        """Returns the task of the model.
+
+        Args:
+          **options: Further arguments of the task, such as `class_weights`.
+        """
 
     @abc.abstractmethod
     def _features(self, x: Any, y: Any) -> Features:
         """Returns the features of texts `x`, with labels unless `y` is None."""
 
-    @abc.abstractmethod
-    def _arguments(self, batch: Mapping[str, np.ndarray]) -> tuple:
-        """Returns the inputs, targets and, if needed, weights of a batch."""
+    def _targets(self, batch: Mapping[str, np.ndarray]) -> Any:
+        """Returns what Keras's own losses and metrics compare with `call`."""
+        return batch["label_ids"]
+
+    def _outputs_of_task(self, y_pred: Any) -> dict[str, Any]:
+        """Returns the results of `call` as the task names them."""
+        return {"logits": y_pred}
+
+    def _drawn(
+        self, batch: Mapping[str, np.ndarray], is_training: bool
+    ) -> Mapping[str, np.ndarray]:
+        """Returns a batch after what is left to chance in each epoch."""
+        return batch
 
     @abc.abstractmethod
     def _answers(self, x: Any, batch_size: int, progress: Progress) -> Any:
@@ -101,10 +127,6 @@ class TrainableTextModel(FreezableModel, abc.ABC):
         """Returns whether each text has one row of features."""
         return True
 
-    def _evaluation_arguments(self, batch: Mapping[str, np.ndarray]) -> tuple:
-        """Returns the same as `_arguments`, without chance."""
-        return self._arguments(batch)
-
     def _class_names(self) -> Sequence[str]:
         """Returns the labels if each target is one of them."""
         return ()
@@ -118,14 +140,6 @@ class TrainableTextModel(FreezableModel, abc.ABC):
     ) -> dict[str, float]:
         """Returns scores of the answers, as those of the scripts."""
         return {}
-
-    @abc.abstractmethod
-    def _default_loss(self) -> Any:
-        """Returns the loss from logits."""
-
-    def _default_loss_weights(self) -> dict[str, float] | None:
-        """Returns the weight of each part of that loss, if it has several."""
-        return None
 
     def _default_metrics(self) -> Any:
         return None
@@ -179,24 +193,39 @@ class TrainableTextModel(FreezableModel, abc.ABC):
             )
         if jit_compile is None:
             jit_compile = False if runs_without_xla() else "auto"
-        if "loss" in self._automatic:
-            kwargs.setdefault("loss_weights", self._default_loss_weights())
         automatic, configure = self._automatic, super().compile
 
         def compile_with(optimizer: Any) -> None:
             configure(
                 optimizer=optimizer,
-                loss=self._default_loss() if "loss" in automatic else loss,
+                # `compute_loss` is that of the task.
+                loss=None if "loss" in automatic else loss,
                 metrics=self._default_metrics()
                 if "metrics" in automatic
                 else metrics,
                 jit_compile=jit_compile,
                 **kwargs,
             )
+            self._is_new = True
 
-        # For `TextClassifier`, whose default loss depends on the data.
+        # For `TextClassifier`, whose default metrics depend on the data.
         self._compile_with = compile_with
         compile_with(optimizer)
+
+    def compute_loss(
+        self, x=None, y=None, y_pred=None, sample_weight=None, training=True
+    ):
+        """Returns the loss of a step; with loss="auto" that of the task."""
+        if "loss" not in self._automatic:
+            return super().compute_loss(x, y, y_pred, sample_weight, training)
+        task = self._training_task if training else self.make_task()
+        losses = task.losses(x, self._outputs_of_task(y_pred))
+        means = [
+            keras.ops.mean(values * x[name + SCALE])
+            for name, values in losses.items()
+        ]
+        # Keras adds up the gradients of the replicas.
+        return (sum(means) + sum(self.losses)) / num_replicas()
 
     def fit(
         self,
@@ -276,24 +305,39 @@ class TrainableTextModel(FreezableModel, abc.ABC):
         in_order = keras.callbacks.LambdaCallback(
             on_epoch_begin=lambda epoch, _: batches.set_epoch(epoch)
         )
+        callbacks = [*keras.tree.flatten(callbacks or []), in_order]
         size = options.pop("validation_batch_size", None) or batch_size
         steps = options.pop("validation_steps", None)
-        if held_out and steps is not None:
-            held_out = first_steps(held_out, size, steps)
-        try:
-            return super().fit(
-                batches.for_backend(),
-                epochs=epochs,
-                initial_epoch=initial_epoch,
-                callbacks=[*keras.tree.flatten(callbacks or []), in_order],
-                # The rows are shuffled already.
-                shuffle=False,
-                validation_data=held_out
-                and self._prepare_validation(held_out, size),
-                **options,
-            )
-        finally:
-            self._validation = None
+        frequency = options.pop("validation_freq", 1)
+        validation = None
+        if held_out:
+            if steps is not None:
+                held_out = first_steps(held_out, size, steps)
+            validation = Validation(self._validation(held_out, size), frequency)
+            # The others see its scores.
+            callbacks.insert(0, validation)
+        verbose = options.pop("verbose", "auto")
+        all_callbacks = keras.callbacks.CallbackList(
+            callbacks,
+            add_history=True,
+            add_progbar=verbose != 0,
+            model=self,
+            verbose=verbose,
+            epochs=epochs,
+            steps=len(batches),
+        )
+        if validation:
+            validation.callbacks = all_callbacks
+        return super().fit(
+            batches.for_backend(),
+            epochs=epochs,
+            initial_epoch=initial_epoch,
+            callbacks=all_callbacks,
+            verbose=verbose,
+            # The rows are shuffled already.
+            shuffle=False,
+            **options,
+        )
 
     def _divided(
         self, data: Part, validation_data: Any, share: float
@@ -337,7 +381,7 @@ class TrainableTextModel(FreezableModel, abc.ABC):
             class_weight = dict(
                 enumerate(balanced_class_weights(numbers, count))
             )
-        arguments = self._weighted_arguments(class_weight)
+        arguments = self._training_arguments(class_weight)
         return for_training(features, batch_size, epochs, seed, arguments)
 
     def _stream(
@@ -375,13 +419,32 @@ class TrainableTextModel(FreezableModel, abc.ABC):
             steps_per_epoch is not None,
             batch_size,
             seed,
-            self._weighted_arguments(class_weight),
+            self._training_arguments(class_weight),
         )
 
-    def _weighted_arguments(self, class_weight: Any) -> Callable:
+    def _training_arguments(self, class_weight: Any) -> Arguments:
+        """Chooses the task of the training; see `_arguments`."""
+        options, before = {}, self._class_weights
         if class_weight is not None:
             class_weight = class_weights(class_weight, self._class_names())
-        return weighted(self._arguments, class_weight)
+            options["class_weights"] = class_weight
+        self._class_weights = class_weight
+        if not np.array_equal(class_weight, before):
+            # The compiled step contains them.
+            self.train_function = None
+        self._training_task = self.make_task(**options)
+        return functools.partial(self._arguments, self._training_task, True)
+
+    def _arguments(
+        self,
+        task: FineTuningTask,
+        is_training: bool,
+        batch: Mapping[str, np.ndarray],
+    ) -> tuple:
+        """Returns the features, targets and weights of a step."""
+        batch = self._drawn(batch, is_training)
+        features, weights = weigh(task, batch)
+        return features, self._targets(batch), weights
 
     def _scope(self) -> Any:
         """Returns the scope of the `tf.distribute.Strategy` of the model."""
@@ -392,15 +455,28 @@ class TrainableTextModel(FreezableModel, abc.ABC):
     def _build_state(self, batches: StepArguments) -> None:
         """Makes the variables of the optimizer and of the metrics."""
         optimizer = getattr(self.optimizer, "inner_optimizer", self.optimizer)
+        variables = [*map(id, self.trainable_variables)]
         with self._scope():
-            if optimizer.built and {
-                *map(id, optimizer._trainable_variables)
-            } != {*map(id, self.trainable_variables)}:
+            if optimizer.built and variables != self._optimized:
                 # Layers were frozen, or thawed.
                 renew_optimizer(self)
-            if keras.backend.backend() == "tensorflow":
-                # Otherwise TensorFlow traces the first step twice.
-                self._symbolic_build(data_batch=batches.example())
+            self.optimizer.build(self.trainable_variables)
+            self._optimized = variables
+            if keras.backend.backend() == "tensorflow" and self._is_new:
+                self._build_metrics(batches.example())
+                self._is_new = False
+
+    def _build_metrics(self, example: tuple) -> None:
+        """Makes their variables, or the first step would be traced twice."""
+        x, y, weights = keras.tree.map_structure(
+            lambda values: keras.ops.convert_to_tensor(values[:1]), example
+        )
+
+        def update() -> None:
+            self.compute_metrics(x, y, self(x, training=False), weights)
+
+        self.distribute_strategy.run(update)
+        self.reset_metrics()
 
     def _maybe_symbolic_build(self, *args: Any, **kwargs: Any) -> None:
         """Does nothing: `_build_state` has done it.
@@ -464,9 +540,6 @@ class TrainableTextModel(FreezableModel, abc.ABC):
           return_dict: Whether to return a dict; otherwise a list.
           **options: Others of Keras's `evaluate`.
         """
-        if "_use_cached_eval_dataset" in options:
-            options |= {"callbacks": callbacks, "return_dict": True}
-            return self._validation(x, options)
         if options:
             raise wrong_value(
                 "The arguments of evaluate", "those of Keras", [*options]
@@ -498,26 +571,31 @@ class TrainableTextModel(FreezableModel, abc.ABC):
     ) -> Any:
         """Returns the loss and Keras's metrics."""
         batches = self._evaluation_data(x, y, weights, batch_size)
-        if getattr(self, "_distribute_strategy", None) is not None:
-            self._build_state(batches)
+        with self._scope():
+            if num_replicas() > 1:
+                self._build_state(batches)
         data = batches.for_backend()
         return super().evaluate(data, **{**options, "return_dict": True})
 
-    def _prepare_validation(self, data: Part, batch_size: int) -> Any:
-        """Sets `_validation`, and returns what Keras passes to it.
+    def _validation(self, data: Part, batch_size: int) -> Evaluate:
+        """Returns what `fit` calls after each epoch.
 
-        `_validation` maps that and the arguments of Keras's `evaluate` to the
-        scores that `fit` reports: the loss, the metrics and those of answers.
+        Its scores are the loss, the metrics and those of answers.
         """
+        batches = self._evaluation_data(*data, batch_size)
         evaluate = super().evaluate
 
-        def validate(batches: Any, options: dict[str, Any]) -> dict[str, Any]:
-            found = evaluate(batches, **options)
+        def validate(callbacks: keras.callbacks.CallbackList) -> dict:
+            found = evaluate(
+                batches.for_backend(),
+                verbose=0,
+                callbacks=callbacks,
+                return_dict=True,
+            )
             progress = Progress(self, "test")
             return {**self._scores(*data[:2], batch_size, progress), **found}
 
-        self._validation = validate
-        return self._evaluation_data(*data, batch_size).for_backend()
+        return validate
 
     def _evaluation_data(
         self, x: Any, y: Any, weights: Any, batch_size: int
@@ -525,7 +603,7 @@ class TrainableTextModel(FreezableModel, abc.ABC):
         return for_evaluation(
             self._weighted_features(x, y, weights),
             batch_size,
-            weighted(self._evaluation_arguments),
+            functools.partial(self._arguments, self.make_task(), False),
         )
 
     def predict(
@@ -597,17 +675,17 @@ class TrainableTextModel(FreezableModel, abc.ABC):
         Args:
           features: The rows.
           batch_size: The number of rows of full length at a time.
-          call: Maps a batch of `INPUTS` to an array, or a dict of them, [b,
+          call: Maps a batch of features to an array, or a dict of them, [b,
             ...].
           progress: Runs the function.
         """
         warn_if_random(self.model)
-        batches = for_evaluation(features, batch_size, self._arguments)
+        batches = for_evaluation(features, batch_size, tuple)
         found: list[Any] = [None] * len(features)
 
         def run(rows: np.ndarray) -> Any:
             batch = batches.gather(rows)
-            outputs = call({name: batch[name] for name in INPUTS})
+            outputs = call(batch)
             return keras.tree.map_structure(keras.ops.convert_to_numpy, outputs)
 
         made = progress.run(run, batches.rows)
@@ -618,12 +696,39 @@ class TrainableTextModel(FreezableModel, abc.ABC):
                 )
         return found
 
-    def _call(self, features: Mapping[str, np.ndarray]) -> Any:
-        """Returns the outputs of a batch of `INPUTS`, int32 [b, S].
+    def _task_scores(
+        self,
+        task: FineTuningTask,
+        features: Features,
+        batch_size: int,
+        progress: Progress,
+        *examples: Any,
+    ) -> dict[str, float]:
+        """Returns the scores of a task by name, without "eval_".
+
+        Args:
+          task: The task.
+          features: The rows, with their labels.
+          batch_size: The number of rows of full length at a time.
+          progress: Runs the model.
+          *examples: The examples, for a task whose `score` needs them.
+        """
+
+        def call(batch: Mapping[str, np.ndarray]) -> Any:
+            outputs = self._outputs_of_task(self._call(batch))
+            return task.predictions(batch, outputs)
+
+        rows = self._outputs(features, batch_size, call, progress)
+        scores = task.score(stacked(rows), *examples)
+        return {n.removeprefix("eval_"): score for n, score in scores.items()}
+
+    def _call(self, batch: Mapping[str, np.ndarray]) -> Any:
+        """Returns what `call` does for the `INPUTS` of a batch, int32 [b, S].
 
         On TensorFlow, Keras's `predict_on_batch` would trace a graph for each
         of the first shapes and log warnings.
         """
+        features = {name: batch[name] for name in INPUTS}
         if keras.backend.backend() != "tensorflow":
             return self.predict_on_batch(features)
         # Adapters and quantization change the variables, and so the graph.
@@ -656,3 +761,13 @@ class TrainableTextModel(FreezableModel, abc.ABC):
         """Compiles a loaded model as the saved one was."""
         self.compile(**keras.saving.deserialize_keras_object(dict(config)))
         self.optimizer.build(self.trainable_variables)
+        self._optimized = [*map(id, self.trainable_variables)]
+
+
+def num_replicas() -> int:
+    """Returns the number of devices that the current scope computes on."""
+    if keras.backend.backend() != "tensorflow":
+        return 1
+    import tensorflow as tf
+
+    return tf.distribute.get_strategy().num_replicas_in_sync

@@ -13,12 +13,12 @@ from keras import ops
 import bert_tf
 from bert_tf import metrics
 from bert_tf.errors import InputError
+from bert_tf.tasks.embedding import pair_losses
 from bert_tf.tasks.encoding import Encoding
 from bert_tf.tasks.examples import Example
 from bert_tf.tasks.ner import to_iob2
-from bert_tf.text_models.batches import for_training, weighted
-from bert_tf.text_models.embedder import pair_loss
-from bert_tf.text_models.inputs import class_weights, hold_out
+from bert_tf.text_models.batches import for_training
+from bert_tf.text_models.inputs import hold_out
 from tests.interop.small_models import CONFIG, VOCAB, refused
 
 ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
@@ -433,9 +433,10 @@ def test_pair_loss():
     generator = np.random.default_rng(0)
     vectors = generator.normal(size=[5, 2, 7]).astype("float32")
     texts = [[1, 2], [3, 4], [1, 5], [6, 2], [7, 3]]
-    scores = [np.nan, 0.25, np.nan, np.nan, np.nan]
-    targets = np.array([[s, *t] for s, t in zip(scores, texts, strict=True)])
-    found = pair_loss(targets.astype("float32"), ops.convert_to_tensor(vectors))
+    scores = np.array([np.nan, 0.25, np.nan, np.nan, np.nan], "float32")
+    found = pair_losses(
+        scores, np.array(texts, "int32"), ops.convert_to_tensor(vectors)
+    )
     found = ops.convert_to_numpy(found)
     unit = vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
     cosines = unit[:, 0] @ unit[:, 1].T
@@ -521,7 +522,7 @@ def test_weights_of_texts_and_classes_in_training(encoder):
     found = [answer["label"] for answer in model.predict(["a b", "c d"])]
     assert found == ["bad", "good"]
     batch = model._weighted_features(["a"] * 2, [1, 0], [3.0, 5.0]).arrays
-    call = weighted(model._arguments, class_weights({1: 0.5}, model.labels))
+    call = model._training_arguments({1: 0.5})
     # The mean of the weights of classes is 1 in each batch.
     expected = np.array([0.5 * 3, 1 * 5]) / 0.75
     np.testing.assert_allclose(call(batch)[2], expected, rtol=1e-6)
@@ -532,7 +533,8 @@ def test_epochs_have_every_row_once(encoder):
     features = model._features(
         ["a", "b c", "d"] * 6 + ["e"], [0, 1, 1] * 6 + [0]
     )
-    batches = for_training(features, 4, 3, 5, model._arguments)
+    call = model._training_arguments(None)
+    batches = for_training(features, 4, 3, 5, call)
     assert len(batches) == 5
     epochs = [batches.rows[5 * n : 5 * n + 5] for n in range(3)]
     orders = [np.concatenate(epoch) for epoch in epochs]
