@@ -217,7 +217,7 @@ def weights_of(label_ids: Any, class_weights: np.ndarray) -> Any:
       class_weights: The weight of each label, float32 [C].
     """
     if keras.backend.is_int_dtype(label_ids.dtype):
-        return ops.take(class_weights, label_ids)
+        return ops.take(class_weights, ops.cast(label_ids, "int32"))
     return ops.matmul(label_ids, class_weights)
 
 

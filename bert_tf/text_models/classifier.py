@@ -19,7 +19,7 @@ from bert_tf.errors import (
     wrong_value,
 )
 from bert_tf.heads import BertClassifier
-from bert_tf.metrics import compute, usual_metrics
+from bert_tf.metrics import usual_metrics
 from bert_tf.tasks.classification import (
     IDENTITY,
     PROBLEM_TYPES,
@@ -27,7 +27,6 @@ from bert_tf.tasks.classification import (
     ClassificationTask,
     MultipleChoiceTask,
     answers,
-    decide,
     probabilities,
     require_activation,
 )
@@ -311,11 +310,14 @@ class TextClassifier(TextModel):
     def _answer_scores(
         self, label_ids: np.ndarray, logits: np.ndarray
     ) -> dict[str, float]:
-        """Returns what run_classifier.py reports for custom data."""
-        decided = decide(self.problem, probabilities(self.problem, logits))
-        names = usual_metrics(self.problem, len(self.labels))
-        last = len(self.labels) - 1
-        return compute(names, label_ids, decided, positive_class=last)
+        """Returns what run_classifier.py reports, without its losses."""
+        kept = {"logits": logits, "label_ids": label_ids}
+        found = self.make_task().score({**kept, "loss": np.zeros(len(logits))})
+        return {
+            name.removeprefix("eval_"): value
+            for name, value in found.items()
+            if not name.endswith("loss")
+        }
 
     def _answers(
         self, x: Any, batch_size: int, progress: Progress

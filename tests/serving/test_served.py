@@ -13,7 +13,6 @@ from bert_tf.heads import BertClassifier, BertMultipleChoice, BertPretrainer
 from bert_tf.modeling import BertModel
 from bert_tf.serving.served import (
     FEATURES,
-    THRESHOLD,
     Names,
     ServedClassifier,
     ServedEncoder,
@@ -22,6 +21,7 @@ from bert_tf.serving.served import (
 )
 from bert_tf.serving.windows import BATCH_SIZE, in_batches
 from bert_tf.tasks import classification
+from bert_tf.tasks.classification import THRESHOLD
 from bert_tf.tasks.encoding import Encoding, TextEncoding
 from bert_tf.tasks.examples import Example
 from bert_tf.tasks.features import choose_layers, vectors

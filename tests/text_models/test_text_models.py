@@ -346,7 +346,7 @@ def test_evaluations_mask_the_same_words(encoder):
     np.testing.assert_allclose(*found, rtol=1e-5)
     batch = model._evaluation_data(TEXTS, None, None, 2).gather(np.arange(2))
     ids = [
-        model._arguments({**batch, "step": np.array(step)})[0]["input_ids"]
+        model._drawn({**batch, "step": np.array(step)}, True)["input_ids"]
         for step in range(20)
     ]
     assert any((ids[0] != other).any() for other in ids[1:])
