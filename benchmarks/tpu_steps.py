@@ -41,7 +41,7 @@ from jaxlib import _jax, xla_client
 from bert_tf import BertConfig
 from bert_tf.data import batching, pipeline, records, schema
 from bert_tf.data.sequence_packing import SequencePacking
-from bert_tf.jobs import fine_tuning
+from bert_tf.jobs import trainings
 from bert_tf.tasks.classification import ClassificationTask, MultipleChoiceTask
 from bert_tf.tasks.encoding import Encoding
 from bert_tf.tasks.ner import TaggingEncoding
@@ -299,8 +299,8 @@ class Step:
             data = batching.in_memory(examples, features)
             padding = batching.Padding(static=True)
             if is_training:
-                return fine_tuning.training_data(data, padding, config)
-            return fine_tuning.evaluation_data(data, padding)
+                return trainings.training_data(data, padding, config)
+            return trainings.evaluation_data(data, padding)
         path = os.path.join(folder, "records")
         with records.RecordWriter(path) as writer:
             examples = _examples(features, 1)

@@ -24,7 +24,7 @@ from fine_tuning_runs import CONFIG, contents, table
 from bert_tf import files, heads
 from bert_tf.config import BertConfig
 from bert_tf.interop.checkpoint import Pretrained, write_metadata
-from bert_tf.jobs import features, fill_mask, fine_tuning
+from bert_tf.jobs import exporting, features, fill_mask
 from bert_tf.serving.export import export as write_export
 from bert_tf.serving.served import Served
 from bert_tf.tasks import datasets
@@ -67,7 +67,7 @@ def recorded_exports(write=False):
         return os.path.join(export_dir, "1")
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (fine_tuning, features, fill_mask):
+        for module in (exporting, features, fill_mask):
             patch.setattr(module, "export", export)
         yield found
 

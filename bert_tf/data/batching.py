@@ -225,7 +225,12 @@ def _similar_rows(
 
 
 def evaluation_plan(
-    lengths: np.ndarray, *, max_length: int, batch_size: int, num_shards: int
+    lengths: np.ndarray,
+    *,
+    max_length: int,
+    batch_size: int,
+    num_shards: int,
+    is_filled: bool = True,
 ) -> EvaluationPlan:
     """Plans batches of rows of similar length, the longest first.
 
@@ -239,13 +244,17 @@ def evaluation_plan(
       batch_size: Rows of `max_length` in a shard's batch. Every other batch
         has a multiple of this.
       num_shards: The number of readers that share the rows of each batch.
+      is_filled: Whether the last batch is as large as others of its length, so
+        that it has no shape of its own.
     """
     order = np.argsort(-lengths, kind="stable").astype(np.int32)
     batches, batch_lengths = [], []
-    start = 0
+    least, start = num_shards * batch_size, 0
     while start < len(order):
         length = lengths[order[start]]
-        size = num_shards * batch_size * (max_length // length)
+        size = least * (max_length // length)
+        if not is_filled:
+            size = min(size, -(-(len(order) - start) // least) * least)
         batch = np.full(size, -1, np.int32)
         rows = order[start : start + size]
         batch[: len(rows)] = rows

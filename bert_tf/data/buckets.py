@@ -110,6 +110,7 @@ def evaluation_dataset(
     batch_size: int,
     num_shards: int = 1,
     shard: int = 0,
+    is_filled: bool = True,
 ) -> tf.data.Dataset:
     """Returns every example once, in the order of the file or longest first.
 
@@ -124,6 +125,7 @@ def evaluation_dataset(
       num_shards: The number of readers that share the examples.
       shard: This reader's number, from 0. All readers get equally many batches
         of the same shapes.
+      is_filled: See `batching.evaluation_plan`.
 
     Returns:
       Batches: a dict of tensors [b, *shape], int32 or float32, with
@@ -136,6 +138,7 @@ def evaluation_dataset(
         max_length=features.max_seq_length,
         batch_size=batch_size,
         num_shards=num_shards,
+        is_filled=is_filled,
     )
     gather = _Gatherer(features, padding)
     rows = [batch[shard] for batch in plan.batches]

@@ -3,26 +3,23 @@
 Its options and files are explained in options/classifier.py.
 """
 
-import contextlib
 import dataclasses
 import functools
-import itertools
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 import bert_tf.quiet_tensorflow  # noqa: F401
 from bert_tf import command
-from bert_tf.data import buckets, cache, processes
 from bert_tf.data.batching import Features
 from bert_tf.errors import InputError, wrong_value
-from bert_tf.jobs import fine_tuning, output_folder, settings
-from bert_tf.jobs.fine_tuning import FineTuning, TrainingResult
+from bert_tf.jobs import settings
+from bert_tf.jobs.fine_tuning import Split, Steps, fine_tune
 from bert_tf.jobs.options.classifier import ClassifierConfig
 from bert_tf.jobs.start import Start, resolve
-from bert_tf.jobs.teacher import find_teacher
+from bert_tf.jobs.trainings import TrainingResult
 from bert_tf.serving.served import (
     Served,
     ServedClassifier,
@@ -36,97 +33,90 @@ from bert_tf.tasks.classification import (
     balanced_class_weights,
     require_activation,
 )
-from bert_tf.tasks.datasets import DataSet, SplitFile
+from bert_tf.tasks.datasets import DataSet, Source, SplitFile
 from bert_tf.tasks.distillation import IS_LABELED
 from bert_tf.tasks.encoding import Encoding
 from bert_tf.tasks.examples import Example, read_examples
-from bert_tf.training.distribution import is_chief
-from bert_tf.training.estimator import Estimator
-from bert_tf.training.workers import chief_first
 
 
-@dataclasses.dataclass(frozen=True)
-class Split:
-    """A split of a data set, or one of its parts, such as MNLI's matched part.
-
-    Attributes:
-      examples: The examples as they were read.
-      features: The inputs of the model, in the same order.
-      suffix: What names of metrics and files end with, such as "_mismatched".
-      submission: The file name in a submission to the GLUE leaderboard.
-    """
-
-    examples: list[Example]
-    features: Features
-    suffix: str = ""
-    submission: str | None = None
-
-
-@settings.precision_restored()
 def run(config: ClassifierConfig) -> TrainingResult:
     """Fine-tunes, evaluates, predicts and exports a sentence classifier."""
     config.check()
-    splits = settings.splits(config)
+    names = settings.splits(config)
     config, start = resolve(config, "classifier", "choice")
     config = _with_pooling(config)
     data_set = _data_set(config, start)
     _check_options(config, data_set, start)
-    # All input is checked before anything is written.
-    parts = {split: data_set.split(split, config.data_dir) for split in splits}
-    examples = {
-        split: [part.read() for part in found] for split, found in parts.items()
-    }
+    # All files are found before one is read.
+    parts = {name: data_set.split(name, config.data_dir) for name in names}
+    splits = [
+        Split(name, part.read(), part.files, part.suffix)
+        for name in names
+        for part in parts[name]
+    ]
     encoding = _encoding(config, data_set, start)
-    num_rows, rows_per_example = None, 1.0
+    rows_per_example = 1.0
     if config.do_train:
-        num_rows, rows_per_example = _add_unlabeled(
-            *examples["train"], config, data_set, encoding
+        splits[0], rows_per_example = _training_set(
+            splits[0], config, data_set, encoding
         )
-    task = _task(
-        *(config, data_set, start, encoding),
-        *(examples.get("train"), rows_per_example),
-    )
-    tuning = fine_tuning.prepare(
+    task = _task(config, data_set, start, encoding, splits, rows_per_example)
+    return fine_tune(
         config,
         start,
         task,
-        _metric_names(task, data_set, parts),
-        num_rows,
-        find_teacher(
-            *(config, start, task),
-            functools.partial(_names_in, data_set, config),
-        ),
+        splits,
+        name=data_set.model_of,
+        steps=_Steps(task, config, data_set, parts.get("test", [])),
+        serve=functools.partial(_served, data_set=data_set, encoding=encoding),
+        metrics=_metric_names(task, parts.get("dev", data_set.dev)),
+        # A later run with custom files fails if it leaves out --text_b_column.
+        facts={"is_pair": data_set.is_pair},
+        inputs=filter(None, [config.unlabeled_file]),
     )
-    with _claimed_output_dir(tuning, data_set, encoding, parts, examples):
-        data = chief_first(
-            tuning.strategy,
-            functools.partial(_load, config, encoding, parts, examples),
-            "make the records",
-        )
-        evaluate = functools.partial(_evaluate, data.get("dev", []), tuning)
-        features = None
-        if config.do_train:
-            [train] = data["train"]
-            features = train.features
-            if config.unlabeled_file:
-                features = _with_is_labeled(train)
-        estimator = tuning.train_or_open(features, evaluate)
-        metrics = {}
-        if config.do_eval:
-            metrics = evaluate(estimator)
-            tuning.write_metrics(estimator, metrics)
-        for split in data.get("test", []):
-            _predict(tuning, estimator, split)
-        serve = functools.partial(_served, data_set=data_set, encoding=encoding)
-        return tuning.finish(estimator, metrics, data_set.model_of, serve)
 
 
-def _names_in(
-    data_set: DataSet, config: ClassifierConfig, labels: tuple[str, ...]
-) -> tuple[str, ...]:
-    """Returns the labels of a teacher as a data set spells them."""
-    mapping = config.allow_label_mapping
-    return data_set.with_labels(labels, allow_mapping=mapping).labels
+class _Steps(Steps):
+    """Learns from texts without labels, and writes predictions."""
+
+    def __init__(
+        self,
+        task: ClassificationTask,
+        config: ClassifierConfig,
+        data_set: DataSet,
+        test: Sequence[SplitFile],
+    ):
+        super().__init__(task)
+        self._config = config
+        self._data_set = data_set
+        self._submissions = {part.suffix: part.submission for part in test}
+
+    def rename(self, labels: tuple[str, ...]) -> tuple[str, ...]:
+        mapping = self._config.allow_label_mapping
+        return self._data_set.with_labels(labels, allow_mapping=mapping).labels
+
+    def complete(self, split: Split) -> Split:
+        if split.name != "train" or not self._config.unlabeled_file:
+            return split
+        return dataclasses.replace(split, features=_with_is_labeled(split))
+
+    def write(
+        self, split: Split, predictions: Mapping[str, np.ndarray], folder: str
+    ) -> None:
+        if split.is_predicted:
+            path = self._submission(split.suffix)
+            self.task.write_predictions(
+                folder, split.examples, predictions, split.suffix, path
+            )
+
+    def _submission(self, suffix: str) -> str | None:
+        """Returns the path of a part's file for the GLUE leaderboard."""
+        name, config = self._submissions[suffix], self._config
+        if name is None or not config.glue_submission:
+            return None
+        folder = config.glue_submission_dir
+        folder = folder or os.path.join(config.output_dir, "glue_submission")
+        return os.path.join(folder, name)
 
 
 def _with_pooling(config: ClassifierConfig) -> ClassifierConfig:
@@ -135,58 +125,6 @@ def _with_pooling(config: ClassifierConfig) -> ClassifierConfig:
     if config.doc_stride is None or config.window_pooling is not None:
         return config
     return dataclasses.replace(config, window_pooling="mean")
-
-
-def _load(
-    config: ClassifierConfig,
-    encoding: Encoding,
-    parts: Mapping[str, Sequence[SplitFile]],
-    examples: Mapping[str, Sequence[list[Example]]],
-) -> dict[str, list[Split]]:
-    """Writes the records of all splits, unless they exist, and loads them."""
-    num_workers = config.num_workers or processes.available_cpus()
-    loaded: dict[str, list[Split]] = {}
-    for split, found in parts.items():
-        loaded[split] = []
-        for part, read in zip(found, examples[split], strict=True):
-            path = fine_tuning.record_file(config, split, part.suffix)
-            encoding.write(
-                path, read, sources=part.files, num_workers=num_workers
-            )
-            features = buckets.load(path, encoding.schema, len(encoding.vocab))
-            loaded[split].append(
-                Split(read, features, part.suffix, part.submission)
-            )
-    return loaded
-
-
-def _evaluate(
-    splits: Iterable[Split], tuning: FineTuning, estimator: Estimator
-) -> dict[str, float]:
-    """Returns the metrics of all parts, with their suffixes."""
-    metrics: dict[str, float] = {}
-    for split in splits:
-        found = estimator.evaluate(tuning.evaluation_data(split.features))
-        step = found.pop("global_step")
-        metrics |= {f"{k}{split.suffix}": v for k, v in found.items()}
-        metrics["global_step"] = step
-    return metrics
-
-
-def _predict(tuning: FineTuning, estimator: Estimator, split: Split) -> None:
-    """Writes the predictions of a test set, or of a part of it."""
-    config = tuning.config
-    predictions = estimator.predict(
-        tuning.evaluation_data(split.features), config.predict_batch_size
-    )
-    if is_chief(estimator.strategy):
-        estimator.task.write_predictions(
-            config.output_dir,
-            split.examples,
-            predictions,
-            split.suffix,
-            _submission(config, split) if config.glue_submission else None,
-        )
 
 
 def _data_set(config: ClassifierConfig, start: Start) -> DataSet:
@@ -227,24 +165,26 @@ def _custom_data_set(config: ClassifierConfig, start: Start) -> DataSet:
     )
 
 
-def _add_unlabeled(
-    train: list[Example],
+def _training_set(
+    train: Split,
     config: ClassifierConfig,
     data_set: DataSet,
     encoding: Encoding,
-) -> tuple[int, float]:
+) -> tuple[Split, float]:
     """Adds the examples of --unlabeled_file, if given, to a training set.
 
     Returns:
-      The number of rows, and the mean number of rows of a labeled example.
+      The training set, and the mean number of rows of a labeled example.
     """
-    num_rows = encoding.count_rows(train)
-    rows_per_example = num_rows / len(train)
+    num_rows = encoding.count_rows(train.examples)
+    rows_per_example = num_rows / len(train.examples)
+    unlabeled: list[Example] = []
     if config.unlabeled_file:
         unlabeled = _read_unlabeled(config, data_set)
         num_rows += encoding.count_rows(unlabeled)
-        train += unlabeled
-    return num_rows, rows_per_example
+    examples = [*train.examples, *unlabeled]
+    train = dataclasses.replace(train, examples=examples, num_rows=num_rows)
+    return train, rows_per_example
 
 
 def _read_unlabeled(
@@ -276,6 +216,7 @@ def _read_unlabeled(
 
 def _with_is_labeled(train: Split) -> Features:
     """Returns the features of a training set that has texts without labels."""
+    assert train.features is not None
     flags = np.array([e.label is not None for e in train.examples], np.int8)
     arrays = train.features.arrays
     if "window_numbers" in arrays:
@@ -300,33 +241,6 @@ def _check_options(
     config.warn_ignored()
 
 
-def _claimed_output_dir(
-    tuning: FineTuning,
-    data_set: DataSet,
-    encoding: Encoding,
-    parts: Mapping[str, Sequence[SplitFile]],
-    examples: Mapping[str, Sequence[list[Example]]],
-) -> contextlib.AbstractContextManager[None]:
-    facts = tuning.facts(data_set.model_of, data_set.problem, data_set.labels)
-    # A later run with custom files fails if it leaves out --text_b_column.
-    facts["is_pair"] = data_set.is_pair
-    config = tuning.config
-    for train in examples.get("train", []):
-        facts["training_set"] = cache.checksum(map(encoding.fingerprint, train))
-    sources = [
-        f for found in parts.values() for part in found for f in part.files
-    ]
-    sources += filter(None, [config.unlabeled_file])
-    dev = itertools.chain.from_iterable(examples.get("dev", []))
-    return output_folder.claimed(
-        config,
-        tuning.strategy,
-        facts,
-        sources,
-        cache.checksum(map(encoding.fingerprint, dev)),
-    )
-
-
 def _encoding(
     config: ClassifierConfig, data_set: DataSet, start: Start
 ) -> Encoding:
@@ -347,19 +261,20 @@ def _task(
     data_set: DataSet,
     start: Start,
     encoding: Encoding,
-    train: Sequence[list[Example]] | None,
+    splits: Sequence[Split],
     rows_per_example: float,
 ) -> ClassificationTask:
     is_choice = data_set.problem == "multiple_choice"
+    class_weights = None
+    if config.do_train:
+        class_weights = _class_weights(config, data_set, splits[0].examples)
     kind = MultipleChoiceTask if is_choice else ClassificationTask
     return kind(
         start.config,
         encoding,
         data_set.metrics,
         positive_label=data_set.positive_label,
-        class_weights=_class_weights(config, data_set, *train)
-        if train
-        else None,
+        class_weights=class_weights,
         label_smoothing=config.label_smoothing,
         dropout=config.head_dropout,
         frozen_layers=settings.frozen_layers(config, start.config),
@@ -380,7 +295,7 @@ def _served(model: Any, data_set: DataSet, encoding: Encoding) -> Served:
 
 
 def _class_weights(
-    config: ClassifierConfig, data_set: DataSet, train: list[Example]
+    config: ClassifierConfig, data_set: DataSet, train: Sequence[Example]
 ) -> Sequence[float] | None:
     """Returns the numbers of --class_weights, if given."""
     weights, labels = config.class_weights, data_set.labels
@@ -399,21 +314,12 @@ def _class_weights(
 
 
 def _metric_names(
-    task: ClassificationTask,
-    data_set: DataSet,
-    parts: Mapping[str, Sequence[SplitFile]],
+    task: ClassificationTask, dev: Sequence[SplitFile | Source]
 ) -> list[str]:
     """Returns the names of all metrics of an evaluation."""
     names = [*(f"eval_{name}" for name in task.metrics), "eval_loss", "loss"]
-    suffixes = {part.suffix: None for part in parts.get("dev", data_set.dev)}
+    suffixes = dict.fromkeys(part.suffix for part in dev)
     return [name + suffix for suffix in suffixes or [""] for name in names]
-
-
-def _submission(config: ClassifierConfig, split: Split) -> str | None:
-    """Returns the path of a part's file for the GLUE leaderboard."""
-    folder = config.glue_submission_dir
-    folder = folder or os.path.join(config.output_dir, "glue_submission")
-    return split.submission and os.path.join(folder, split.submission)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import bert_tf.quiet_tensorflow  # noqa: F401
 # isort: split
 import contextlib
 import functools
+import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -19,7 +20,8 @@ import tensorflow as tf
 
 from bert_tf import command
 from bert_tf.config import BertConfig
-from bert_tf.data import processes
+from bert_tf.data import buckets, processes
+from bert_tf.data.batching import Features, Padding
 from bert_tf.errors import in_file, wrong_value
 from bert_tf.feature_tagger import Choice
 from bert_tf.jobs import settings
@@ -32,27 +34,30 @@ from bert_tf.jobs.start import (
     with_recorded,
 )
 from bert_tf.modeling import BertModel
-from bert_tf.pretrained import load_checkpoint
+from bert_tf.pretrained import (
+    compare_configs,
+    load_checkpoint,
+    open_pretrained,
+    without_head,
+)
 from bert_tf.serving.export import export, require_export_dir
 from bert_tf.serving.served import ServedEncoder
 from bert_tf.tasks.encoding import TextEncoding
 from bert_tf.tasks.features import (
     WRITERS,
-    Compute,
     TextFeatures,
+    VectorTask,
     choose_layers,
     extract,
     how_many_at_a_time,
     read_texts,
     vectors,
 )
-from bert_tf.training.distribution import exchange, is_chief, is_plain
-from bert_tf.training.workers import (
-    by_chief,
-    raise_worker_lost,
-    require_same_settings,
-    require_same_weights,
-)
+from bert_tf.training.distribution import is_chief
+from bert_tf.training.estimator import Estimator
+from bert_tf.training.settings import TrainingConfig
+from bert_tf.training.weights import Weights
+from bert_tf.training.workers import by_chief, require_same_settings
 
 
 @settings.precision_restored()
@@ -144,7 +149,6 @@ def _export(
     )
 
 
-@raise_worker_lost()
 def _write_features(
     config: FeaturesConfig,
     start: Start,
@@ -156,12 +160,7 @@ def _write_features(
     count = sum(1 for _ in read_texts(config.input_file))
     if not count:
         raise in_file(config.input_file, "there is no text.")
-    with strategy.scope():
-        model = BertModel(start.config, output_hidden_states=True)
-        load_checkpoint(model, start.init_checkpoint)
-    require_same_weights(strategy, {v.path: v for v in model.variables})
-    encoding = start.encoding(TextEncoding, config.max_seq_length)
-    texts = _extract(config, model, strategy, choices, encoding)
+    texts = _extract(config, start, strategy, choices)
     writer = contextlib.nullcontext(lambda text: None)
     if is_chief(strategy):
         writer = WRITERS[config.output_format](config.output_file, start.vocab)
@@ -172,114 +171,56 @@ def _write_features(
             write(text)
 
 
+def _encoder_weights(path: str, config: BertConfig) -> Weights:
+    pretrained = open_pretrained(path)
+    compare_configs(config, pretrained)
+    return without_head(pretrained.weights)
+
+
 def _extract(
     config: FeaturesConfig,
-    model: BertModel,
+    start: Start,
     strategy: Any,
     choices: Mapping[str, Choice],
-    encoding: TextEncoding,
 ) -> Iterator[TextFeatures]:
-    """Yields the features of every text, in order."""
-    replicas = strategy.num_replicas_in_sync
-    batch_size = -(-config.batch_size // replicas) * replicas
+    """Returns the features of every text, in order."""
+    estimator = Estimator(
+        VectorTask(start.config, choices, config.pooling),
+        strategy,
+        # By default not compiled: texts of a file have many lengths.
+        TrainingConfig(jit_compile=bool(settings.jit_compile(config))),
+        # This folder does not exist, so that no checkpoint is resumed.
+        os.path.join(config.output_file, "model"),
+        start.init_checkpoint,
+        functools.partial(_encoder_weights, config=start.config),
+    )
+    is_tpu = isinstance(strategy, tf.distribute.TPUStrategy)
+    padding = Padding(static=is_tpu)
+
+    def predict(features: Features) -> dict[str, np.ndarray]:
+        data = functools.partial(
+            buckets.evaluation_dataset,
+            features,
+            padding=padding,
+            is_filled=is_tpu,
+        )
+        return estimator.predict(data, config.batch_size)
+
     is_pooled = config.pooling != "none"
-    is_tpu = _is_tpu(strategy)
+    replicas = strategy.num_replicas_in_sync
     return extract(
         read_texts(config.input_file),
-        encoding,
-        _on_devices(
-            _program(config, model, strategy, choices),
-            strategy,
-            batch_size if is_tpu else replicas,
-        ),
-        batch_size=batch_size,
+        start.encoding(TextEncoding, config.max_seq_length),
+        predict,
         texts_at_a_time=how_many_at_a_time(
             choices,
-            model.config,
+            start.config,
             vectors_per_text=1 if is_pooled else config.max_seq_length,
-            batch_size=batch_size,
+            batch_size=-(-config.batch_size // replicas) * replicas,
         ),
-        multiple=config.max_seq_length if is_tpu else 8,
         doc_stride=config.doc_stride,
         pooling=config.pooling,
     )
-
-
-def _program(
-    config: FeaturesConfig,
-    model: BertModel,
-    strategy: Any,
-    choices: Mapping[str, Choice],
-) -> Any:
-    """Returns the model as a function of a batch, traced for any shape."""
-
-    def compute(features):
-        return vectors(
-            model(features, training=False),
-            features["input_mask"],
-            choices,
-            config.pooling,
-        )
-
-    any_shape = tf.TensorSpec([None, None], tf.int32)
-    names = ("input_ids", "input_mask", "segment_ids")
-    return tf.function(
-        compute,
-        None if _is_tpu(strategy) else [dict.fromkeys(names, any_shape)],
-        # Layers are not written for AutoGraph.
-        autograph=False,
-        # Replicas would all run on one device; see `Estimator`.
-        jit_compile=is_plain(strategy) and bool(settings.jit_compile(config)),
-    )
-
-
-def _on_devices(program: Any, strategy: Any, multiple: int) -> Compute:
-    """Returns a function that splits batches among the replicas.
-
-    Batches are padded to a multiple of `multiple` texts.
-    """
-    if is_plain(strategy):
-        return lambda batch: {k: v.numpy() for k, v in program(batch).items()}
-    # A TPU needs the traced function itself. Elsewhere, the function would be
-    # called with all shares at once, which have no shape.
-    run = program if _is_tpu(strategy) else lambda share: program(share)
-    gather = exchange(strategy)
-
-    def compute(batch):
-        count = len(batch["input_ids"])
-        missing = [(0, -count % multiple), (0, 0)]
-        batch = {name: np.pad(rows, missing) for name, rows in batch.items()}
-        kept = strategy.run(run, (_shares(batch, strategy),))
-        local = strategy.experimental_local_results
-        own = {
-            name: np.concatenate([x.numpy() for x in local(value)])
-            for name, value in kept.items()
-        }
-        return {
-            name: np.concatenate(gather(rows))[:count]
-            for name, rows in own.items()
-        }
-
-    return compute
-
-
-def _shares(batch: Mapping[str, np.ndarray], strategy: Any) -> Any:
-    """Splits a batch into equal parts, one for each replica."""
-    parts = {
-        name: np.split(rows, strategy.num_replicas_in_sync)
-        for name, rows in batch.items()
-    }
-    return strategy.experimental_distribute_values_from_function(
-        lambda context: {
-            name: tf.constant(part[context.replica_id_in_sync_group])
-            for name, part in parts.items()
-        }
-    )
-
-
-def _is_tpu(strategy: Any) -> bool:
-    """Returns whether programs are compiled for one shape of batches."""
-    return isinstance(strategy, tf.distribute.TPUStrategy)
 
 
 if __name__ == "__main__":

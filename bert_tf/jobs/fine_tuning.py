@@ -1,534 +1,279 @@
-"""The steps that all fine-tuning jobs share: training, release and export.
+"""Fine-tuning, for any kind of task: from lists of examples to files.
 
-A single training writes to the output folder itself, as in the original.
-Several trainings have a folder each, and the weights of the best are kept:
+A job reads the files of its data, makes a task and calls `fine_tune`:
+
+    config, start = resolve(config, "token")
+    task = TaggingTask(start.config, start.encoding(TaggingEncoding, ...))
+    fine_tune(config, start, task, [Split("train", ...), Split("dev", ...)],
+              name="ner")
+
+The output folder:
 
     output_dir/
-        model.ckpt-STEP, checkpoint     or   trials/NAME/model.ckpt-STEP ...
-        evaluations.jsonl, best/             trials.json, trials.tsv
-        release/                        the model, its vocabulary and labels;
-                                        with --lora_rank, lora.safetensors
+        train.tf_record, eval.tf_record, predict.tf_record
+        model.ckpt-STEP, ...            see trainings.py
+        eval_results.txt, .json         the metrics, of the "dev" splits
+        release/                        the model, its vocabulary and labels
         export/                         SavedModels
 """
 
 import dataclasses
 import functools
+import itertools
 import math
 import os
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
-from absl import logging
 
 from bert_tf import files
-from bert_tf.data import buckets
-from bert_tf.data.batching import Features, Padding
-from bert_tf.errors import InputError, listed, wrong_value
-from bert_tf.interop import adapters
-from bert_tf.interop.checkpoint import Pretrained, write_metadata
-from bert_tf.jobs import output_folder, settings, trials
-from bert_tf.jobs.output_folder import RELEASE, WEIGHTS
-from bert_tf.jobs.settings import FineTuningOptions
-from bert_tf.jobs.start import Start, open_start, trained_with
-from bert_tf.jobs.teacher import Teacher
-from bert_tf.jobs.trials import Trial
-from bert_tf.optimization import layerwise_rates
-from bert_tf.serving.export import export
+from bert_tf.data import buckets, cache, processes
+from bert_tf.data.batching import Features
+from bert_tf.errors import InputError, in_file
+from bert_tf.jobs import exporting, output_folder, settings, trainings
+from bert_tf.jobs.output_folder import RELEASE
+from bert_tf.jobs.settings import DistillationOptions, FineTuningOptions
+from bert_tf.jobs.start import Start
+from bert_tf.jobs.teacher import find_teacher
+from bert_tf.jobs.trainings import TrainingResult, Trainings
 from bert_tf.serving.served import Served
-from bert_tf.training import results
-from bert_tf.training.distribution import agreement, is_chief
-from bert_tf.training.estimator import (
-    Estimator,
-    EvaluationData,
-    TrainingData,
-    batch_per_replica,
-)
-from bert_tf.training.hooks import BEST, Evaluation, Hook, Progress, Summaries
+from bert_tf.tasks.task import FineTuningTask
+from bert_tf.training.distribution import is_chief
+from bert_tf.training.estimator import Estimator
 from bert_tf.training.results import write_json, write_results
 from bert_tf.training.settings import TrainingConfig
-from bert_tf.training.workers import by_chief, require_shared, wait_for_all
+from bert_tf.training.workers import chief_first
 
 # The original's names of the record files, by split.
 _RECORDS = {"train": "train", "dev": "eval", "test": "predict"}
 
-# Files and folders with weights in the folder of a training.
-_HAS_WEIGHTS = re.compile(r"model\.ckpt-.*|checkpoint|best")
 
-# Computes the metrics of an estimator's model.
-Evaluate = Callable[[Estimator], dict[str, float]]
-
-
-@dataclasses.dataclass(frozen=True)
-class TrainingResult:
-    """The result of a job that trains.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Split:
+    """A split of a data set, or a part of it, such as MNLI's matched part.
 
     Attributes:
-      metrics: The metrics by name, as in `eval_results.txt`; empty without
-        evaluation.
-      release: The folder of the trained model, which `init_checkpoint` and
-        `load_model` accept; None without training.
-      export: The folder of the SavedModel; None without export.
+      name: "train"; "dev", which is evaluated; or "test", which is predicted.
+      examples: The examples, as the encoding of the task takes them.
+      sources: The files that they were read from.
+      suffix: What names of metrics and files end with, such as "_mismatched".
+      num_rows: The number of rows of the examples, if known.
+      is_predicted: Whether it is a test set. A "dev" split may be one, too, so
+        that one pass gives its metrics and its predictions.
+      features: The rows of the examples, once they are loaded.
     """
 
-    metrics: dict[str, float]
-    release: str | None = None
-    export: str | None = None
+    name: str
+    examples: Sequence[Any]
+    sources: Sequence[str] = ()
+    suffix: str = ""
+    num_rows: int | None = None
+    is_predicted: bool = False
+    features: Features | None = None
+
+    def __post_init__(self) -> None:
+        if self.name == "test":
+            object.__setattr__(self, "is_predicted", True)
 
 
-@dataclasses.dataclass(frozen=True)
-class FineTuning:
-    """A fine-tuning job, from its options to its result.
+# Maps rows to the `predictions` of a task for all of them.
+Predict = Callable[[Features], dict[str, np.ndarray]]
+
+
+class Steps:
+    """The steps that depend on the kind of task.
+
+    These suffice for a task whose `score` needs nothing but its predictions; a
+    job overrides what differs.
 
     Attributes:
-      config: The options of the job.
-      start: The checkpoint, vocabulary and casing that it starts from.
-      task: The `bert_tf.tasks.task.FineTuningTask` to train.
-      strategy: The devices.
-      training: The settings of the training, without its number of steps.
-      plan: The settings of each training; empty without --do_train.
-      save_best: The metric that selects the weights of a training among its
-        evaluations; None for the last weights.
-      metric: The metric that decides between several trainings.
-      padding: How batches are padded.
-      teacher: The model to learn from, if any.
+      records: The splits whose rows are written as records and loaded.
     """
 
-    config: FineTuningOptions
-    start: Start
-    task: Any
-    strategy: tf.distribute.Strategy
-    training: TrainingConfig
-    plan: Mapping[Trial, TrainingConfig]
-    save_best: str | None
-    metric: str
-    padding: Padding
-    teacher: Teacher | None = None
+    records: Sequence[str] = ("train", "dev", "test")
 
-    def facts(
-        self, task: str, problem: str, labels: Iterable[str]
-    ) -> dict[str, Any]:
-        """Returns `Start.facts`, and the teacher of a training."""
-        facts = self.start.facts(task, problem, labels)
-        if self.plan:
-            facts["teacher"] = self.teacher and self.teacher.checksum
-        return facts
+    def __init__(self, task: Any) -> None:
+        self.task = task
 
-    def evaluation_data(self, features: Features) -> EvaluationData:
-        """Returns the `make_data` of `Estimator.evaluate` and `predict`."""
-        return evaluation_data(features, self.padding)
+    def rename(self, labels: tuple[str, ...]) -> tuple[str, ...]:
+        """Maps the labels of a teacher to the spelling of the task."""
+        return labels
 
-    def train_or_open(
-        self, features: Features | None, evaluate: Evaluate
-    ) -> Estimator:
-        """Trains and releases a model, or opens the model to use as it is.
-
-        Args:
-          features: The training set; None without --do_train.
-          evaluate: Returns the metrics of a model on the development set.
-        """
-        if features is None:
-            return self.open_model()
-        estimator = self.train(
-            self._training_data(features),
-            evaluate,
-            tokens_per_example=float(features.lengths.mean()),
-        )
-        self.release(estimator)
-        return estimator
-
-    def _training_data(
-        self, features: Features
-    ) -> Callable[[Estimator], TrainingData]:
-        """Returns the `training_data` of `train` for a training set."""
-
-        @functools.cache
-        def taught() -> Features:
-            """Computes the teacher's outputs once for all trainings."""
-            return self.teacher.add_outputs(
-                features,
-                self.strategy,
-                self.training,
-                self.evaluation_data(features),
-                self.config.output_dir,
-            )
-
-        def data_of(estimator: Estimator) -> TrainingData:
-            is_taught = self.teacher and not estimator.is_finished
-            found = taught() if is_taught else features
-            return training_data(found, self.padding, estimator.config)
-
-        return data_of
-
-    def train(
-        self,
-        training_data: Callable[[Estimator], TrainingData],
-        evaluate: Evaluate,
-        tokens_per_example: float,
-    ) -> Estimator:
-        """Runs all trainings that are not finished and keeps the best.
-
-        Args:
-          training_data: Returns the data of a training.
-          evaluate: Returns the metrics of a model on the development set.
-          tokens_per_example: The mean number of tokens, without padding.
-
-        Returns:
-          The estimator of the best training, with its best weights.
-        """
-        output_dir = self.config.output_dir
-        is_writer = is_chief(self.strategy)
-        if self.save_best or len(self.plan) > 1:
-            require_shared(self.strategy, output_dir)
-
-        def train_one(trial: Trial, folder: str) -> Estimator:
-            files.makedirs(folder)
-            estimator = self._estimator(self.plan[trial], folder)
-            if self.save_best is None and is_writer:
-                results.remove_best(os.path.join(folder, BEST))
-            estimator.train(
-                training_data(estimator),
-                self._hooks(
-                    estimator, folder, trial, evaluate, tokens_per_example
-                ),
-                usual_length=round(tokens_per_example),
-            )
-            return estimator
-
-        def try_one(trial: Trial, folder: str) -> dict[str, float]:
-            estimator = train_one(trial, folder)
-            _load_best(estimator, folder)
-            metrics = evaluate(estimator)
-            metrics["train_seconds"] = estimator.train_seconds
-            del metrics["global_step"]
-            # Each model has its own variables and traced functions.
-            del estimator
-            keras.utils.clear_session()
-            return metrics
-
-        if len(self.plan) == 1:
-            [trial] = self.plan
-            folder = output_dir
-            estimator = train_one(trial, folder)
-        else:
-            best = trials.run(
-                [*self.plan],
-                try_one,
-                output_dir,
-                self.save_best or self.metric,
-                _discard_weights,
-                writes=is_writer,
-            )
-            folder = trials.folder_of(output_dir, best.trial)
-            estimator = self._estimator(self.plan[best.trial], folder)
-            estimator.train_seconds = best.metrics["train_seconds"]
-        _load_best(estimator, folder)
-        if is_writer:
-            output_folder.record_best_training(output_dir, folder)
-        if self.config.lora_rank:
-            self._merge_lora(estimator)
-        return estimator
-
-    def _merge_lora(self, estimator: Estimator) -> None:
-        """Writes the adapters to the release, then merges them."""
-        if is_chief(self.strategy):
-            release = os.path.join(self.config.output_dir, RELEASE)
-            files.makedirs(release)
-            adapters.save(
-                estimator.model,
-                os.path.join(release, "lora.safetensors"),
-                labels=self.task.labels or None,
-                problem_type=self.task.problem_type,
-            )
-        estimator.merge_lora()
-
-    def _estimator(self, training: TrainingConfig, folder: str) -> Estimator:
-        return Estimator(
-            self.task,
-            self.strategy,
-            training,
-            folder,
-            self.start.init_checkpoint,
-            functools.partial(
-                open_start,
-                config=self.start.config,
-                task=self.task,
-                is_trained=bool(self.plan),
-            ),
-        )
-
-    def _hooks(
-        self,
-        estimator: Estimator,
-        folder: str,
-        trial: Trial,
-        evaluate: Evaluate,
-        tokens_per_example: float,
-    ) -> list[Hook]:
-        config, num_steps = self.config, estimator.config.num_train_steps
-        writes = is_chief(self.strategy)
-        hooks: list[Hook] = []
-        if writes:
-            hooks = log_hooks(
-                folder,
-                config.log_steps,
-                num_steps,
-                examples_per_step=trial.train_batch_size,
-                tokens_per_example=tokens_per_example,
-            )
-        every = config.eval_steps
-        if self.save_best and not every:
-            every = math.ceil(num_steps / trial.num_train_epochs)
-        if every:
-            hooks.append(
-                Evaluation(
-                    functools.partial(evaluate, estimator),
-                    folder,
-                    every=every,
-                    last_step=num_steps,
-                    writes=writes,
-                    metric=self.save_best,
-                    export=estimator.export_weights if self.save_best else None,
-                    patience=config.early_stopping_patience,
-                )
-            )
-        return hooks
-
-    def open_model(self) -> Estimator:
-        """Opens a model that was trained before.
-
-        Uses the first that exists: the best or last checkpoint in the output
-        folder, `start.init_checkpoint`, or the release in the output folder.
-
-        Raises:
-          InputError: There is no model, or it has no head.
-        """
-        output_dir = self.config.output_dir
-        folder = output_folder.best_training(output_dir)
-        estimator = self._estimator(self.training, folder)
-        _load_best(estimator, folder)
-        release = os.path.join(output_dir, RELEASE, WEIGHTS)
-        if estimator.weights_from is None and files.exists(f"{release}.index"):
-            estimator.load_weights(release)
-        if estimator.weights_from is None:
-            raise output_folder.no_model(output_dir)
-        missing = [
-            name
-            for name in estimator.random_variables
-            if not re.match(self.task.unused_variables, name)
-        ]
-        if missing:
-            raise InputError(
-                f"{estimator.weights_from} is not a fine-tuned model: it lacks "
-                f"{missing[0]}. Name another model, or give --do_train."
-            )
-        return estimator
-
-    def release(self, estimator: Estimator) -> None:
-        """Writes the model, its vocabulary and labels to `release/`."""
-        if not is_chief(self.strategy):
-            return
-        start, task = self.start, self.task
-        folder = os.path.join(self.config.output_dir, RELEASE)
-        files.makedirs(folder)
-        prefix = os.path.join(folder, WEIGHTS)
-        write_metadata(
-            folder,
-            Pretrained(
-                prefix,
-                {},
-                start.config,
-                start.vocab,
-                do_lower_case=start.do_lower_case,
-                strip_accents=start.strip_accents,
-                labels=task.labels or None,
-                head=task.head,
-                problem_type=task.problem_type,
-                **trained_with(self.config, start),
-            ),
-        )
-        # The weights come last: a release that has them is complete.
-        estimator.export_weights(prefix)
-        output_folder.remove_replaced_run(self.config.output_dir)
-
-    def write_metrics(
-        self, estimator: Estimator, metrics: Mapping[str, float]
+    def check(
+        self, training: TrainingConfig, strategy: tf.distribute.Strategy
     ) -> None:
-        """Writes `eval_results.txt` and, with a checksum, `.json`."""
-        if is_chief(self.strategy):
-            path = os.path.join(self.config.output_dir, "eval_results")
-            checksum = estimator.weights_checksum()
-            seconds = estimator.train_seconds
-            if math.isnan(seconds) and files.exists(f"{path}.json"):
-                # A finished run is evaluated again.
-                before = files.read_json(f"{path}.json")
-                if before.get("weights_sha256") == checksum:
-                    seconds = before.get("train_seconds") or math.nan
-            write_results(f"{path}.txt", metrics)
-            write_json(
-                f"{path}.json",
-                {**metrics, "train_seconds": seconds},
-                weights_sha256=checksum,
-            )
+        """Raises InputError if the task cannot be trained with the settings."""
 
-    def finish(
-        self,
-        estimator: Estimator,
-        metrics: dict[str, float],
-        name: str,
-        serve: Callable[[keras.Model], Served],
-    ) -> TrainingResult:
-        """Exports the model with --do_export; returns the job's result.
+    def complete(self, split: Split) -> Split:
+        """Returns a loaded split with what its records do not contain."""
+        return split
+
+    def evaluate(
+        self, split: Split, predict: Predict, folder: str | None
+    ) -> dict[str, float]:
+        """Predicts a split; returns the metrics of a "dev" split, otherwise {}.
 
         Args:
-          estimator: The model that is kept.
-          metrics: The metrics of its evaluation.
-          name: The model's name on the server.
-          serve: Wraps a model in a `Served`.
+          split: The split.
+          predict: See `Predict`.
+          folder: The folder to write predictions to; None while training, and
+            on other workers than the chief.
         """
-        config, release, exported = self.config, None, None
-        if config.do_train:
-            release = os.path.join(config.output_dir, RELEASE)
-        if config.do_export:
-            known = output_folder.recorded_facts(config.output_dir)
-            exported = export_kept(
-                estimator,
-                serve,
-                config,
-                name=name,
-                metrics=_scores_of(config.output_dir, estimator),
-                source=known.get("init_checkpoint") or config.init_checkpoint,
-            )
-        return TrainingResult(metrics, release, exported)
+        assert split.features is not None
+        predictions = predict(split.features)
+        if folder is not None:
+            self.write(split, predictions, folder)
+        return self.score(split, predictions) if split.name == "dev" else {}
+
+    def score(
+        self, split: Split, predictions: Mapping[str, np.ndarray]
+    ) -> dict[str, float]:
+        """Returns the metrics of the predictions for a split."""
+        found: dict[str, float] = self.task.score(predictions)
+        return found
+
+    def write(
+        self, split: Split, predictions: Mapping[str, np.ndarray], folder: str
+    ) -> None:
+        """Writes the predictions for a split, if the job has files for them."""
 
 
-def prepare(
+@settings.precision_restored()
+def fine_tune(
     config: FineTuningOptions,
     start: Start,
-    task: Any,
-    metrics: Sequence[str],
-    num_examples: int | None,
-    teacher: Teacher | None = None,
-) -> FineTuning:
-    """Connects to the devices and plans the trainings.
-
-    Args:
-      config: The options of the job.
-      start: The checkpoint, vocabulary and casing that it starts from.
-      task: The `FineTuningTask` to train.
-      metrics: The metrics that --save_best may name, with or without "eval_".
-        The first decides between several trainings by default.
-      num_examples: The size of the training set; None without --do_train.
-      teacher: The model to learn from, if any.
-
-    Raises:
-      InputError: --save_best names an unknown metric, the devices cannot be
-        used, or a training has no step.
-    """
-    task.lora_rank, task.lora_alpha = config.lora_rank, config.lora_alpha
-    strategy = settings.connect(config)
-    training = settings.training_config(config, 1, 0)
-    if config.layer_rate_decay != 1:
-        rates = layerwise_rates(
-            start.config.num_hidden_layers, config.layer_rate_decay
-        )
-        training = dataclasses.replace(training, rate_multipliers=rates)
-    save_best = _selecting_metric(config, metrics)
-    padding = settings.padding(config, strategy)
-    plan: dict[Trial, TrainingConfig] = {}
-    if num_examples is not None:
-        plan = plan_trainings(config, training, num_examples)
-    for planned in plan.values():
-        batch_per_replica(planned, strategy)
-    return FineTuning(
-        config,
-        start,
-        teacher.student_task if teacher else task,
-        strategy,
-        training,
-        plan,
-        save_best,
-        metrics[0],
-        padding,
-        teacher,
-    )
-
-
-def _selecting_metric(
-    config: FineTuningOptions, metrics: Sequence[str]
-) -> str | None:
-    """Returns the full name of the metric of --save_best, if any."""
-    name = config.save_best
-    if name is None:
-        return None
-    for metric in (name, f"eval_{name}"):
-        if metric in metrics:
-            return metric
-    raise wrong_value(
-        "--save_best", f"one of {listed(metrics, last='or')}", name
-    )
-
-
-def plan_trainings(
-    config: FineTuningOptions, training: TrainingConfig, num_examples: int
-) -> dict[Trial, TrainingConfig]:
-    """Returns the settings of every training.
-
-    As in the original, a training has int(examples / batch size * epochs)
-    steps.
-
-    Args:
-      config: The options of the job.
-      training: The settings that all trainings share.
-      num_examples: The size of the training set.
-
-    Raises:
-      InputError: A training has no step.
-    """
-    base = Trial(
-        train_batch_size=config.train_batch_size,
-        learning_rate=config.learning_rate,
-        num_train_epochs=config.num_train_epochs,
-        random_seed=config.random_seed,
-    )
-    plan = {}
-    for trial in trials.plan(base, config.num_seeds, config.search):
-        epochs, batch_size = trial.num_train_epochs, trial.train_batch_size
-        steps = int(num_examples / batch_size * epochs)
-        if steps < 1:
-            raise InputError(
-                f"The batch size {batch_size} (--train_batch_size or --search) "
-                f"is larger than {num_examples} examples times {epochs} "
-                "epochs, so that training has no step. Give a smaller one."
-            )
-        plan[trial] = dataclasses.replace(
-            training,
-            train_batch_size=batch_size,
-            learning_rate=trial.learning_rate,
-            random_seed=trial.random_seed,
-            num_train_steps=steps,
-            num_warmup_steps=int(steps * config.warmup_proportion),
-        )
-    return plan
-
-
-def log_hooks(
-    folder: str,
-    log_steps: int,
-    last_step: int,
+    task: FineTuningTask,
+    splits: Sequence[Split],
     *,
-    examples_per_step: float,
-    tokens_per_example: float,
-) -> list[Hook]:
-    """Returns the hooks that log the progress and write summaries."""
-    hooks: list[Hook] = [Progress(last_step, log_steps)]
-    if log_steps > 0:
-        hooks.append(
-            Summaries(folder, log_steps, examples_per_step, tokens_per_example)
+    name: str,
+    steps: Steps | None = None,
+    serve: Callable[[keras.Model], Served] | None = None,
+    metrics: Sequence[str] | None = None,
+    facts: Mapping[str, Any] | None = None,
+    inputs: Iterable[str] = (),
+) -> TrainingResult:
+    """Trains, evaluates, predicts and exports, as the options say.
+
+    Args:
+      config: The options, complete as `start.resolve` returns them.
+      start: The checkpoint, vocabulary and casing to start from.
+      task: The task.
+      splits: What `settings.splits` names, read and checked.
+      name: The name of the task, and of an exported model.
+      steps: The steps that depend on the kind of task.
+      serve: Wraps a model in a `Served`, to export it.
+      metrics: The metrics that --save_best may name, with "eval_". The first
+        decides between several trainings by default. Default: the task's.
+      facts: What else all runs of one training have in common, or should
+        record differently.
+      inputs: Further files that the run reads.
+
+    Raises:
+      InputError: The options, the files or the devices do not fit. Nothing of
+        an earlier run has been changed.
+    """
+    if config.do_export and serve is None:
+        raise InputError(f"Models of {name} cannot be exported.")
+    steps = steps or Steps(task)
+    tuning = _prepare(config, start, task, splits, steps, metrics)
+    with _claimed(tuning, splits, name, facts or {}, inputs):
+        loaded = chief_first(
+            tuning.strategy,
+            functools.partial(_load, tuning, splits, steps),
+            "make the records",
         )
-    return hooks
+        return _run(tuning, loaded, steps, name, serve)
+
+
+def _prepare(
+    config: FineTuningOptions,
+    start: Start,
+    task: FineTuningTask,
+    splits: Sequence[Split],
+    steps: Steps,
+    metrics: Sequence[str] | None,
+) -> Trainings:
+    """Returns the trainings, all of whose input has been checked."""
+    num_rows, teacher = None, None
+    if config.do_train:
+        [train] = (split for split in splits if split.name == "train")
+        num_rows = _count_rows(train, task)
+    if isinstance(config, DistillationOptions):
+        teacher = find_teacher(config, start, task, steps.rename)
+    if metrics is None:
+        metrics = [f"eval_{metric}" for metric in task.metrics]
+    tuning = trainings.prepare(config, start, task, metrics, num_rows, teacher)
+    for training in tuning.plan.values():
+        steps.check(training, tuning.strategy)
+    return tuning
+
+
+def _count_rows(train: Split, task: FineTuningTask) -> int:
+    num_rows = train.num_rows
+    if num_rows is None:
+        num_rows = task.encoding.count_rows(train.examples)
+    if not num_rows:
+        raise in_file(
+            ", ".join(train.sources) or "The training set",
+            f"none of the {task.encoding.unit} can be used for training.",
+        )
+    return num_rows
+
+
+def _claimed(
+    tuning: Trainings,
+    splits: Sequence[Split],
+    name: str,
+    facts: Mapping[str, Any],
+    inputs: Iterable[str],
+) -> Any:
+    """Reserves the output folder; see `output_folder.claimed`."""
+    task = tuning.task
+    problem = getattr(task.encoding, "problem", task.head)
+    known = tuning.facts(name, problem, task.labels)
+    for split in splits:
+        if split.name == "train":
+            known["training_set"] = _checksum(task, [split])
+    sources = itertools.chain(*(split.sources for split in splits), inputs)
+    return output_folder.claimed(
+        tuning.config,
+        tuning.strategy,
+        {**known, **facts},
+        dict.fromkeys(sources),
+        _checksum(task, [split for split in splits if split.name == "dev"]),
+    )
+
+
+def _checksum(task: FineTuningTask, splits: Iterable[Split]) -> str:
+    examples = itertools.chain.from_iterable(s.examples for s in splits)
+    return cache.checksum(map(task.encoding.fingerprint, examples))
+
+
+def _load(
+    tuning: Trainings, splits: Sequence[Split], steps: Steps
+) -> list[Split]:
+    """Writes the records of splits, unless they exist, and loads them."""
+    config, encoding = tuning.config, tuning.task.encoding
+    num_workers = getattr(config, "num_workers", None)
+    loaded = []
+    for split in splits:
+        if split.name in steps.records:
+            path = record_file(config, split.name, split.suffix)
+            encoding.write(
+                path,
+                split.examples,
+                sources=split.sources,
+                num_workers=num_workers or processes.available_cpus(),
+            )
+            features = buckets.load(path, encoding.schema, len(encoding.vocab))
+            split = steps.complete(
+                dataclasses.replace(split, features=features)
+            )
+        loaded.append(split)
+    return loaded
 
 
 def record_file(config: FineTuningOptions, split: str, suffix: str = "") -> str:
@@ -537,61 +282,108 @@ def record_file(config: FineTuningOptions, split: str, suffix: str = "") -> str:
     return os.path.join(config.output_dir, name)
 
 
-def training_data(
-    features: Features, padding: Padding, config: TrainingConfig
-) -> TrainingData:
-    """Returns the `make_data` of `Estimator.train`: shuffled batches."""
-    return functools.partial(
-        buckets.training_dataset,
-        features,
-        padding=padding,
-        global_batch_size=config.train_batch_size,
-        num_batches=config.num_train_steps,
-        seed=config.random_seed,
+def _run(
+    tuning: Trainings,
+    splits: Sequence[Split],
+    steps: Steps,
+    name: str,
+    serve: Callable[[keras.Model], Served] | None,
+) -> TrainingResult:
+    config = tuning.config
+    dev = [split for split in splits if split.name == "dev"]
+    evaluate = functools.partial(_evaluate, tuning, steps, dev)
+    features = None
+    for split in splits:
+        if split.name == "train":
+            features = split.features
+    estimator = tuning.train_or_open(features, evaluate)
+    metrics: dict[str, float] = {}
+    if config.do_eval:
+        metrics = evaluate(estimator, is_final=True)
+        write_metrics(config, estimator, metrics)
+    if config.do_predict:
+        test = [split for split in splits if split.name == "test"]
+        _evaluate(tuning, steps, test, estimator, is_final=True)
+    release = None
+    if config.do_train:
+        release = os.path.join(config.output_dir, RELEASE)
+    exported = export_trained(tuning, estimator, name, serve) if serve else None
+    return TrainingResult(metrics, release, exported)
+
+
+def _evaluate(
+    tuning: Trainings,
+    steps: Steps,
+    splits: Iterable[Split],
+    estimator: Estimator,
+    is_final: bool = False,
+) -> dict[str, float]:
+    """Returns the metrics of all splits; writes predictions if it is final."""
+    config = tuning.config
+    writes = is_final and is_chief(tuning.strategy)
+
+    def predict(
+        features: Features, batch_size: int | None
+    ) -> dict[str, np.ndarray]:
+        data = tuning.evaluation_data(features)
+        return estimator.predict(data, batch_size)
+
+    metrics: dict[str, float] = {}
+    for split in splits:
+        is_predicted = is_final and split.is_predicted
+        size = config.predict_batch_size if is_predicted else None
+        found = steps.evaluate(
+            split,
+            functools.partial(predict, batch_size=size),
+            config.output_dir if writes else None,
+        )
+        metrics |= {f"{k}{split.suffix}": v for k, v in found.items()}
+    return {**metrics, "global_step": estimator.step}
+
+
+def write_metrics(
+    config: FineTuningOptions,
+    estimator: Estimator,
+    metrics: Mapping[str, float],
+) -> None:
+    """Writes `eval_results.txt` and, with a checksum, `.json`."""
+    if not is_chief(estimator.strategy):
+        return
+    path = os.path.join(config.output_dir, "eval_results")
+    checksum = estimator.weights_checksum()
+    seconds = estimator.train_seconds
+    if math.isnan(seconds) and files.exists(f"{path}.json"):
+        # A finished run is evaluated again.
+        before = files.read_json(f"{path}.json")
+        if before.get("weights_sha256") == checksum:
+            seconds = before.get("train_seconds") or math.nan
+    write_results(f"{path}.txt", metrics)
+    write_json(
+        f"{path}.json",
+        {**metrics, "train_seconds": seconds},
+        weights_sha256=checksum,
     )
 
 
-def evaluation_data(features: Features, padding: Padding) -> EvaluationData:
-    """Returns the `make_data` of an evaluation: each example once."""
-    return functools.partial(
-        buckets.evaluation_dataset, features, padding=padding
+def export_trained(
+    tuning: Trainings,
+    estimator: Estimator,
+    name: str,
+    serve: Callable[[keras.Model], Served],
+) -> str | None:
+    """Exports the model that is kept, with --do_export."""
+    config = tuning.config
+    if not config.do_export:
+        return None
+    known = output_folder.recorded_facts(config.output_dir)
+    return exporting.export_kept(
+        estimator,
+        serve,
+        config,
+        name=name,
+        metrics=_scores_of(config.output_dir, estimator),
+        source=known.get("init_checkpoint") or config.init_checkpoint,
     )
-
-
-def _discard_weights(folder: str) -> None:
-    """Removes the weights of a training that is not the best."""
-    for name in files.listdir(folder):
-        if _HAS_WEIGHTS.fullmatch(name):
-            files.remove_tree(os.path.join(folder, name))
-
-
-def _load_best(estimator: Estimator, folder: str) -> None:
-    """Loads the weights of the best evaluation, if a training kept them."""
-    kept = os.path.join(folder, BEST)
-    agree = agreement(estimator.strategy)
-    if is_chief(estimator.strategy):
-        results.finish_saving_best(kept)
-    agree([1])
-    found = results.find_best(kept)
-    exists = int(found is not None)
-    if agree([exists, 1 - exists]) == [0, 0]:
-        wait_for_all(estimator.strategy)
-        raise InputError(
-            f"Only some workers find weights in {folder}. All workers must "
-            "share --output_dir."
-        )
-    if found is not None:
-        estimator.load_weights(results.best_prefix(kept))
-        estimator.step = found.step
-        logging.info(
-            "Using the weights of step %d, %s %.4f",
-            found.step,
-            found.metric,
-            found.value,
-        )
-
-
-# Export.
 
 
 def _scores_of(
@@ -607,54 +399,3 @@ def _scores_of(
         return None
     del found["train_seconds"]  # It is not a score.
     return found
-
-
-def export_kept(
-    estimator: Estimator,
-    serve: Callable[[keras.Model], Served],
-    config: settings.ExportOptions,
-    *,
-    name: str,
-    metrics: Mapping[str, float | None] | None = None,
-    source: str | None = None,
-) -> str | None:
-    """Exports a new version for TensorFlow Serving; only the chief writes.
-
-    Args:
-      estimator: The model.
-      serve: Wraps a model in a `Served`.
-      config: Where to and how.
-      name: The model's name on the server.
-      metrics: The model's scores, for the model card.
-      source: The checkpoint that it was trained from, for the model card.
-
-    Returns:
-      The folder of the new version; None on other workers than the chief.
-
-    Raises:
-      InputError: The folder cannot be written to.
-    """
-    written = []
-
-    def write() -> None:
-        served = serve(_on_one_device(estimator))
-        facts = {"name": name, "metrics": metrics, "source": source}
-        folder, num_parts = settings.export_dir(config), config.export_parts
-        written.append(export(served, folder, num_parts=num_parts, **facts))
-
-    by_chief(estimator.strategy, write, "export the model")
-    return written[0] if written else None
-
-
-def _on_one_device(estimator: Estimator) -> keras.Model:
-    """Returns a copy of the model on one device, as a server needs it."""
-    task = estimator.task
-    with tf.device("CPU:0"):
-        model = task.build_model()
-    if task.lora_rank:
-        # The estimator's adapters are merged.
-        model.merge_lora()
-    trained = task.checkpoint_variables(estimator.model)
-    for path, variable in task.checkpoint_variables(model).items():
-        variable.assign(tf.convert_to_tensor(trained[path].value))
-    return model

@@ -30,7 +30,7 @@ from bert_tf.interop.checkpoint import (
     write_metadata,
 )
 from bert_tf.jobs import output_folder, settings
-from bert_tf.jobs.fine_tuning import TrainingResult, export_kept, log_hooks
+from bert_tf.jobs.exporting import export_kept
 from bert_tf.jobs.options.pretraining import PretrainingConfig
 from bert_tf.jobs.output_folder import RELEASE, WEIGHTS
 from bert_tf.jobs.start import (
@@ -40,6 +40,7 @@ from bert_tf.jobs.start import (
     vocabulary_checksum,
     with_recorded,
 )
+from bert_tf.jobs.trainings import TrainingResult, log_hooks
 from bert_tf.pretrained import open_pretrained, open_weights
 from bert_tf.serving.export import require_export_dir
 from bert_tf.serving.served import ServedMaskedLM

@@ -3,25 +3,18 @@
 Its options and files are explained in options/squad.py.
 """
 
-import contextlib
 import functools
-from collections.abc import Callable, Iterable, Sequence
-
-import numpy as np
+from typing import Any
 
 import bert_tf.quiet_tensorflow  # noqa: F401
 from bert_tf import command
-from bert_tf.data import buckets, cache
-from bert_tf.data.batching import Features
-from bert_tf.errors import in_file
-from bert_tf.jobs import fine_tuning, output_folder, settings
-from bert_tf.jobs.fine_tuning import FineTuning, TrainingResult
+from bert_tf.jobs import settings
+from bert_tf.jobs.fine_tuning import Predict, Split, Steps, fine_tune
 from bert_tf.jobs.options.squad import SquadConfig
 from bert_tf.jobs.start import Start, resolve
-from bert_tf.jobs.teacher import find_teacher
+from bert_tf.jobs.trainings import TrainingResult
 from bert_tf.serving.spans import ServedSpanLabeler
 from bert_tf.tasks.answers import (
-    Answered,
     AnswerRules,
     answer_questions,
     metric_names,
@@ -30,21 +23,12 @@ from bert_tf.tasks.answers import (
     write_answers,
 )
 from bert_tf.tasks.question_answering import SpanTask
-from bert_tf.tasks.questions import (
-    Question,
-    SpanEncoding,
-    read_questions,
-)
-from bert_tf.training.distribution import is_chief
-from bert_tf.training.estimator import Estimator
-from bert_tf.training.workers import chief_first
+from bert_tf.tasks.questions import SpanEncoding, read_questions
 
 
-@settings.precision_restored()
 def run(config: SquadConfig) -> TrainingResult:
     """Fine-tunes, answers questions, scores the answers and exports."""
     config.check()
-    splits = settings.splits(config)
     config, start = resolve(config, "span")
     config.require_scorer()
     encoding = start.encoding(
@@ -54,72 +38,48 @@ def run(config: SquadConfig) -> TrainingResult:
         max_query_length=config.max_query_length,
     )
     rules = _rules(config)
-    # All input is checked before anything is written.
-    train, asked = _read(config, splits)
     task = _task(config, start, encoding)
-    tuning = fine_tuning.prepare(
+    return fine_tune(
         config,
         start,
         task,
-        metric_names(rules.with_negative),
-        _num_windows(config, train, encoding) if config.do_train else None,
-        find_teacher(config, start, task),
-    )
-    with _claimed_output_dir(tuning, encoding, train, asked):
-        features = None
-        if config.do_train:
-            features = chief_first(
-                tuning.strategy,
-                functools.partial(_load, config, train, encoding),
-                "make the records",
-            )
-
-        def answers_of(
-            estimator: Estimator, batch_size: int | None = None
-        ) -> Iterable[Answered]:
-            """Yields the answers one by one as they are found."""
-
-            def predict(windows: Features) -> dict[str, np.ndarray]:
-                data = tuning.evaluation_data(windows)
-                return estimator.predict(data, batch_size)
-
-            return answer_questions(asked, encoding, predict, rules)
-
-        estimator = tuning.train_or_open(
-            features,
-            lambda estimator: _score(config, answers_of(estimator), estimator),
-        )
-        metrics = _answer(tuning, answers_of, estimator)
-        serve = functools.partial(
+        _read(config),
+        name="squad",
+        steps=_Steps(task, config, rules),
+        serve=functools.partial(
             ServedSpanLabeler, encoding=encoding, rules=rules
+        ),
+        metrics=metric_names(rules.with_negative),
+        facts=_facts(config),
+        inputs=filter(None, (config.train_file, config.predict_file)),
+    )
+
+
+class _Steps(Steps):
+    """Answers, scores and writes questions while they are read in windows."""
+
+    records = ("train",)
+
+    def __init__(self, task: SpanTask, config: SquadConfig, rules: AnswerRules):
+        super().__init__(task)
+        self._config = config
+        self._rules = rules
+
+    def evaluate(
+        self, split: Split, predict: Predict, folder: str | None
+    ) -> dict[str, float]:
+        config, with_negative = self._config, self._rules.with_negative
+        answers = answer_questions(
+            split.examples, self.task.encoding, predict, self._rules
         )
-        return tuning.finish(estimator, metrics, "squad", serve)
-
-
-def _answer(
-    tuning: FineTuning,
-    answers_of: Callable[..., Iterable[Answered]],
-    estimator: Estimator,
-) -> dict[str, float]:
-    """Writes the answers and their scores; returns the scores, if wanted."""
-    config = tuning.config
-    if config.do_predict:
-        answers = answers_of(estimator, config.predict_batch_size)
-        if is_chief(estimator.strategy):
-            answers = write_answers(
-                answers, config.output_dir, config.version_2_with_negative
-            )
-    elif config.do_eval:
-        answers = answers_of(estimator)
-    else:
-        return {}
-    if not config.do_eval:
+        if folder is not None and split.is_predicted:
+            answers = write_answers(answers, folder, with_negative)
+        if split.name == "dev":
+            is_korquad = config.scorer == "korquad"
+            return official_scores(answers, with_negative, is_korquad)
         for _ in answers:
             pass  # Each answer is written as it comes.
         return {}
-    metrics = _score(config, answers, estimator)
-    tuning.write_metrics(estimator, metrics)
-    return metrics
 
 
 def _rules(config: SquadConfig) -> AnswerRules:
@@ -131,12 +91,13 @@ def _rules(config: SquadConfig) -> AnswerRules:
     )
 
 
-def _read(
-    config: SquadConfig, splits: Sequence[str]
-) -> tuple[list[Question], list[Question]]:
+def _read(config: SquadConfig) -> list[Split]:
     """Returns the questions to train on, and the questions to answer."""
-    with_negative = config.version_2_with_negative
-    train, asked = [], []
+    splits, with_negative = (
+        settings.splits(config),
+        config.version_2_with_negative,
+    )
+    found = []
     if "train" in splits:
         train = read_questions(
             config.train_file,
@@ -144,6 +105,7 @@ def _read(
             needs_answers=True,
             strict=config.strict,
         )
+        found.append(Split("train", train, [config.train_file]))
     if {*splits} - {"train"}:
         asked = read_questions(
             config.predict_file,
@@ -153,19 +115,12 @@ def _read(
         )
     if "dev" in splits:
         require_answers(asked, with_negative)
-    return train, asked
-
-
-def _num_windows(
-    config: SquadConfig, train: Sequence[Question], encoding: SpanEncoding
-) -> int:
-    """Returns the number of training examples, which are windows."""
-    count = encoding.count_rows(train)
-    if not count:
-        raise in_file(
-            config.train_file, "no question has a context and an answer."
-        )
-    return count
+        # One pass scores and writes the answers.
+        both = config.do_eval and config.do_predict
+        found.append(Split("dev", asked, is_predicted=both))
+    if config.do_predict and not config.do_eval:
+        found.append(Split("test", asked))
+    return found
 
 
 def _task(
@@ -181,45 +136,12 @@ def _task(
     )
 
 
-def _claimed_output_dir(
-    tuning: FineTuning,
-    encoding: SpanEncoding,
-    train: Sequence[Question],
-    asked: Sequence[Question],
-) -> contextlib.AbstractContextManager[None]:
-    config = tuning.config
-    facts = tuning.facts("squad", "span", ())
-    if train:
-        facts["training_set"] = cache.checksum(map(encoding.fingerprint, train))
-    if train or config.do_export:
-        # Any model can answer questions in either way.
-        facts["version_2_with_negative"] = config.version_2_with_negative
-    inputs = filter(None, (config.train_file, config.predict_file))
-    return output_folder.claimed(
-        config,
-        tuning.strategy,
-        facts,
-        inputs,
-        cache.checksum(map(encoding.fingerprint, asked)),
-    )
-
-
-def _load(
-    config: SquadConfig, train: Sequence[Question], encoding: SpanEncoding
-) -> Features:
-    """Writes the windows of the training set as records, and loads them."""
-    path = fine_tuning.record_file(config, "train")
-    encoding.write(path, train, sources=[config.train_file])
-    return buckets.load(path, encoding.schema, len(encoding.vocab))
-
-
-def _score(
-    config: SquadConfig, answers: Iterable[Answered], estimator: Estimator
-) -> dict[str, float]:
-    scores = official_scores(
-        answers, config.version_2_with_negative, config.scorer == "korquad"
-    )
-    return {**scores, "global_step": estimator.step}
+def _facts(config: SquadConfig) -> dict[str, Any]:
+    """Returns what all runs of one training have in common."""
+    if config.do_train or config.do_export:
+        return {"version_2_with_negative": config.version_2_with_negative}
+    # Any model can answer questions in either way.
+    return {}
 
 
 if __name__ == "__main__":

@@ -139,7 +139,7 @@ def resolve(
     if not config.do_train:
         # Weights are merged as they are read.
         config = dataclasses.replace(config, lora_rank=None, lora_alpha=None)
-        # An encoder has no head: `FineTuning.open_model` reports what it lacks.
+        # An encoder has no head: `Trainings.open_model` reports what it lacks.
         if start.head not in (None, "encoder", *heads):
             raise InputError(
                 f"{checkpoint} is a model of another task: its head is "
@@ -161,7 +161,7 @@ def resolve(
             config, (folder, known), (checkpoint, start.trained_with)
         )
     if release:
-        # `FineTuning.open_model` prefers later checkpoints to the release.
+        # `Trainings.open_model` prefers later checkpoints to the release.
         start = dataclasses.replace(start, init_checkpoint=None)
     if getattr(config, "head_dropout", 0) is None:
         rate = start.classifier_dropout

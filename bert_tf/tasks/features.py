@@ -22,18 +22,17 @@ from keras import ops
 
 from bert_tf import files
 from bert_tf.config import BertConfig
-from bert_tf.data.batching import evaluation_plan
+from bert_tf.data.batching import Features, in_memory
 from bert_tf.data.records import RecordWriter, encode_batch
 from bert_tf.data.schema import Feature
 from bert_tf.data.tables import read_lines
 from bert_tf.errors import in_file, listed, wrong_value
 from bert_tf.feature_tagger import CHOICES, Choice, choose
-from bert_tf.tasks.encoding import (
-    Encoding,
-    TextEncoding,
-)
+from bert_tf.modeling import BertModel
+from bert_tf.tasks.encoding import Encoding, TextEncoding
 from bert_tf.tasks.examples import Example
 from bert_tf.tasks.windows import Rows, max_context
+from bert_tf.variables import checkpoint_variables
 
 # The separator of the texts of a pair.
 SEPARATOR = " ||| "
@@ -44,10 +43,8 @@ ALL = "all"
 _BYTES_AT_A_TIME = 1 << 28
 _TEXTS_AT_A_TIME = 1 << 12
 
-_INPUTS = ("input_ids", "input_mask", "segment_ids")
-
-# From the inputs of a batch, int32 [b, s], to the result of `vectors`.
-Compute = Callable[[dict[str, np.ndarray]], Mapping[str, np.ndarray]]
+# From rows to the result of `vectors` for all of them, [n, ...].
+Predict = Callable[[Features], Mapping[str, np.ndarray]]
 
 
 class TextFeatures(NamedTuple):
@@ -172,21 +169,52 @@ def vectors(
     return found
 
 
+class VectorTask:
+    """Predicts the vectors of texts: what an `Estimator` needs for that.
+
+    Args:
+      config: The configuration of the model.
+      choices: The hidden states by name; see `choose_layers`.
+      pooling: One of `POOLINGS`.
+    """
+
+    # The pooler, which has no effect.
+    new_variables = "bert/pooler/"
+    lora_rank = lora_alpha = None
+
+    def __init__(
+        self, config: BertConfig, choices: Mapping[str, Choice], pooling: str
+    ):
+        self.config = config
+        self._choices = choices
+        self._pooling = pooling
+
+    def build_model(self) -> BertModel:
+        """See `Task`."""
+        model = BertModel(self.config, output_hidden_states=True)
+        model.build()
+        return model
+
+    def checkpoint_variables(self, model: BertModel) -> dict:
+        """See `Task`."""
+        return checkpoint_variables(model)
+
+    def predictions(self, features: Mapping, outputs: Mapping) -> dict:
+        """See `vectors`."""
+        mask = features["input_mask"]
+        return vectors(outputs, mask, self._choices, self._pooling)
+
+
 def extract(
     texts: Iterable[Example],
     encoding: TextEncoding,
-    compute: Compute,
+    predict: Predict,
     *,
-    batch_size: int,
     texts_at_a_time: int,
-    multiple: int = 8,
     doc_stride: int | None = None,
     pooling: str = "none",
 ) -> Iterator[TextFeatures]:
     """Yields the vectors of texts, in order.
-
-    A batch has `batch_size` texts of full length, or proportionally more that
-    are shorter. Its length is rounded up to a `multiple`.
 
     With `doc_stride`, longer texts are read in windows; see `joined`. They may
     be pairs only if `pooling` is not "none".
@@ -206,32 +234,23 @@ def extract(
         if doc_stride is not None and pooling == "none":
             _require_single(part)
         encoded = encoding.encode(part)
-        batch = encoded.batch
-        lengths = batch["input_mask"].sum(axis=1)
-        longest = encoding.max_seq_length
-        padded = np.minimum(-(-lengths // multiple) * multiple, longest)
-        plan = evaluation_plan(
-            padded, max_length=longest, batch_size=batch_size, num_shards=1
-        )
-        found: list[dict[str, np.ndarray]] = [{} for _ in lengths]
-        for rows, width in zip(plan.batches, plan.lengths, strict=True):
-            rows = rows[rows >= 0]
-            values = compute(
-                {name: batch[name][rows, :width] for name in _INPUTS}
-            )
-            for name, value in values.items():
-                for row, x in zip(rows, value, strict=False):
-                    found[row][name] = x[: lengths[row]] if x.ndim == 2 else x
+        found = predict(in_memory([encoded.batch], encoding.schema))
+        input_ids = encoded.batch["input_ids"]
+        lengths = encoded.batch["input_mask"].sum(axis=1)
         rows = [
-            TextFeatures(line, batch["input_ids"][row, :length], found[row])
+            TextFeatures(
+                line,
+                input_ids[row, :length],
+                {
+                    name: x[row, :length] if x.ndim == 3 else x[row]
+                    for name, x in found.items()
+                },
+            )
             for row, length in enumerate(lengths)
         ]
-        for first, count in zip(
-            *Rows.of(batch.get("window_numbers", np.zeros(len(rows)))),
-            strict=True,
-        ):
-            windows = rows[first : first + count]
-            text = joined(windows, doc_stride, pooling)
+        ends = np.cumsum(encoded.counts)
+        for end, count in zip(ends, encoded.counts, strict=True):
+            text = joined(rows[end - count : end], doc_stride, pooling)
             yield text._replace(line=line)
             line += 1
         num_cut += encoded.num_cut

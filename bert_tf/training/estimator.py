@@ -548,20 +548,22 @@ def in_order(
     kept = []
     for batch in batches:
         is_real = batch[INDEX] >= 0
-        if is_real.any():
-            kept.append({name: rows[is_real] for name, rows in batch.items()})
+        if not is_real.all():
+            batch = {name: rows[is_real] for name, rows in batch.items()}
+        if len(batch[INDEX]):
+            kept.append(dict(batch))
     if not kept:
         raise InputError("The data has no examples.")
-    index = np.concatenate([batch.pop(INDEX) for batch in kept])
-    order = np.argsort(index, kind="stable")
-    wrong = np.flatnonzero(index[order] != np.arange(len(index)))
+    indexes = [batch.pop(INDEX) for batch in kept]
+    index = np.sort(np.concatenate(indexes))
+    wrong = np.flatnonzero(index != np.arange(len(index)))
     if wrong.size:
         raise ValueError(
             f"Example {wrong[0]} is missing or comes more than once."
         )
     # Joining one quantity at a time saves memory.
     return {
-        name: _padded_join([batch.pop(name) for batch in kept])[order]
+        name: _placed([batch.pop(name) for batch in kept], indexes)
         for name in list(kept[0])
     }
 
@@ -577,14 +579,16 @@ def _values(variables: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _padded_join(arrays: list[np.ndarray]) -> np.ndarray:
-    """Concatenates arrays [b, ...], padded with zeros in the other axes."""
+def _placed(
+    arrays: Sequence[np.ndarray], indexes: Sequence[np.ndarray]
+) -> np.ndarray:
+    """Places the rows of arrays [b, ...] at their indexes [b], with zeros.
+
+    The other axes may differ in length: shorter rows are padded.
+    """
     longest = np.max([rows.shape[1:] for rows in arrays], axis=0)
-    if all(rows.shape[1:] == tuple(longest) for rows in arrays):
-        return np.concatenate(arrays)
-    return np.concatenate(
-        [
-            np.pad(rows, [(0, 0), *((0, n) for n in longest - rows.shape[1:])])
-            for rows in arrays
-        ]
-    )
+    size = sum(map(len, indexes))
+    placed = np.zeros([size, *longest.astype(int)], arrays[0].dtype)
+    for rows, index in zip(arrays, indexes, strict=True):
+        placed[(index, *map(slice, rows.shape[1:]))] = rows
+    return placed

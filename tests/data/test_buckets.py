@@ -371,3 +371,17 @@ def test_evaluation_batches_have_a_limited_number_of_tokens(
         assert size % batch_size == 0
         assert size * length <= batch_size * 104 < (size + batch_size) * length
         assert LENGTHS[batch[batch >= 0]].max() == length
+    # An unfilled last batch has no more rows than shards and batches need.
+    unfilled = batching.evaluation_plan(
+        LENGTHS,
+        max_length=104,
+        batch_size=batch_size,
+        num_shards=num_shards,
+        is_filled=False,
+    )
+    *others, last = unfilled.batches
+    assert len(others) == len(made.batches) - 1
+    assert last.size - np.sum(last >= 0) < batch_size * num_shards
+    assert last.shape[1] % batch_size == 0
+    rows = np.concatenate([batch.T.ravel() for batch in unfilled.batches])
+    np.testing.assert_array_equal(rows[:251], expected)

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.jobs import fine_tuning, output_folder
+from bert_tf.jobs import exporting, fine_tuning, output_folder, trainings
 from bert_tf.jobs.settings import ExportOptions, FineTuningOptions
 from bert_tf.jobs.start import Start
 from bert_tf.training import checkpoints, results, step, workers
@@ -51,7 +51,7 @@ def options(folder="out", **changes):
 def make(folder, start=START, num_examples=24, **changes):
     """Prepares a job, whose default metric is the loss."""
     task, config = Task(dropout_rate=0.3), options(folder, **changes)
-    tuning = fine_tuning.prepare(config, start, task, METRICS, num_examples)
+    tuning = trainings.prepare(config, start, task, METRICS, num_examples)
     return dataclasses.replace(tuning, metric="loss")
 
 
@@ -87,7 +87,7 @@ def names(folder):
 
 def plan(num_examples, **changes):
     config = options(**changes)
-    return fine_tuning.plan_trainings(config, TrainingConfig(), num_examples)
+    return trainings.plan_trainings(config, TrainingConfig(), num_examples)
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_weights_that_all_workers_read_need_a_shared_folder(
 ):
     folders = []
     monkeypatch.setattr(
-        fine_tuning,
+        trainings,
         "require_shared",
         lambda strategy, folder: folders.append(folder),
     )
@@ -319,10 +319,10 @@ def test_the_chief_exports_a_copy_for_one_device(
     config = TrainingConfig(num_train_steps=1)
     estimator = Estimator(task, toy_task.two_devices(), config, str(tmp_path))
     monkeypatch.setattr(workers, "is_chief", lambda strategy: is_chief)
-    monkeypatch.setattr(fine_tuning, "export", export)
+    monkeypatch.setattr(exporting, "export", export)
     facts = {"name": "mood", "metrics": {"eval_f1": 0.5}, "source": "start"}
     options = ExportOptions(export_dir="export", export_parts=3)
-    found = fine_tuning.export_kept(
+    found = exporting.export_kept(
         estimator, lambda model: model, options, **facts
     )
     assert found == ("new version" if is_chief else None)
@@ -346,23 +346,21 @@ def test_an_export_has_the_scores_and_the_source_of_its_weights(
         requests.append((config, facts))
         return "new version"
 
-    monkeypatch.setattr(fine_tuning, "export_kept", export_kept)
+    monkeypatch.setattr(exporting, "export_kept", export_kept)
     flags = {"init_checkpoint": "mine", "do_export": True}
     job = make(tmp_path, num_examples=None, **flags)
     estimator = Estimator(job.task, job.strategy, job.training, str(tmp_path))
     scores = {"eval_f1": 0.5, "loss": None, "global_step": 3}
 
     def facts_of_export():
-        result = job.finish(estimator, {"eval_f1": 0.5}, "mood", print)
-        assert result == fine_tuning.TrainingResult(
-            {"eval_f1": 0.5}, None, "new version"
-        )
+        folder = fine_tuning.export_trained(job, estimator, "mood", print)
+        assert folder == "new version"
         config, facts = requests.pop()
         assert (config, facts["name"]) == (job.config, "mood")
         return facts["metrics"], facts["source"]
 
     assert facts_of_export() == (None, "mine")
-    job.write_metrics(estimator, scores | {"loss": np.nan})
+    fine_tuning.write_metrics(job.config, estimator, scores | {"loss": np.nan})
     assert facts_of_export() == (scores, "mine")
     # With a model in the folder, the record takes precedence.
     record = {"facts": {}, "settings": {"init_checkpoint": "hf://google/bert"}}
@@ -376,5 +374,5 @@ def test_an_export_has_the_scores_and_the_source_of_its_weights(
     with pytest.raises(InputError, match=r"eval_results\.json"):
         facts_of_export()
     job = make(tmp_path, num_examples=None)
-    assert job.finish(estimator, {}, "mood", print).export is None
+    assert fine_tuning.export_trained(job, estimator, "mood", print) is None
     assert not requests

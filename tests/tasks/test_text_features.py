@@ -133,7 +133,7 @@ def test_texts_stay_in_order(write, warnings, is_pooled):
         " ".join(random.choice([*"abcdefgh"], size=length))
         for length in random.integers(0, S + 2, 97)
     ]
-    num_read, shapes = 0, []
+    num_read = 0
 
     def read():
         nonlocal num_read
@@ -141,16 +141,14 @@ def test_texts_stay_in_order(write, warnings, is_pooled):
             num_read += 1
             yield text
 
-    def compute(batch):
+    def predict(features):
         """Returns the id and the position of each token."""
-        ids = batch["input_ids"]
-        shapes.append(ids.shape)
+        ids = features.arrays["input_ids"]
         positions = np.broadcast_to(np.arange(ids.shape[1]), ids.shape)
         vectors = np.stack([ids, positions], axis=-1).astype("float32")
         return {"-1": vectors[:, 1] if is_pooled else vectors}
 
-    options = {"batch_size": 3, "texts_at_a_time": 60, "multiple": 4}
-    found = extract(read(), ENCODING, compute, **options)
+    found = extract(read(), ENCODING, predict, texts_at_a_time=60)
     for number, (line, text) in enumerate(zip(lines, found, strict=True)):
         assert text.line == number
         assert num_read <= (number // 60 + 1) * 60
@@ -159,9 +157,6 @@ def test_texts_stay_in_order(write, warnings, is_pooled):
         expected = [[n, place] for place, n in enumerate(text.input_ids)]
         vectors = text.vectors["-1"].tolist()
         assert vectors == (expected[1] if is_pooled else expected)
-    # Batches have similar lengths.
-    assert {length for _, length in shapes} == {4, 8, 11}
-    assert max(rows * length for rows, length in shapes) <= 3 * S
     num_cut = sum(len(line.split()) > S - 2 for line in lines)
     assert warnings == [
         f"{num_cut} of 97 texts were truncated to --max_seq_length={S}"
@@ -188,8 +183,8 @@ def test_memory_is_bounded():
 
 
 # A vector of a token: its id, its position, and the length of its window.
-def located(batch):
-    ids, mask = batch["input_ids"], batch["input_mask"]
+def located(features):
+    ids, mask = (features.arrays[name] for name in ("input_ids", "input_mask"))
     positions = np.broadcast_to(np.arange(ids.shape[1]), ids.shape)
     lengths = np.broadcast_to(mask.sum(axis=1, keepdims=True), ids.shape)
     return np.stack([ids, positions, lengths], axis=-1).astype(np.float32)
@@ -201,8 +196,7 @@ def test_each_token_has_the_vector_of_one_window(texts_at_a_time):
     found = extract(
         [Example("", text) for text in ("a", "a b c d e f g", "")],
         encoding,
-        lambda batch: {"x": located(batch)},
-        batch_size=2,
+        lambda features: {"x": located(features)},
         texts_at_a_time=texts_at_a_time,
         doc_stride=3,
     )
@@ -223,16 +217,16 @@ def test_pooled_vectors_are_of_all_windows(pooling):
     pool = {"mean": np.mean, "max": np.max}[pooling]
     rows = []
 
-    def compute(batch):
-        masks = batch["input_mask"] > 0
-        found = [x[m] for x, m in zip(located(batch), masks, strict=True)]
+    def predict(features):
+        masks = features.arrays["input_mask"] > 0
+        found = [x[m] for x, m in zip(located(features), masks, strict=True)]
         rows.extend(found)
         return {"x": np.stack([pool(x, axis=0) for x in found])}
 
     def extracted(examples, **options):
         encoding = dataclasses.replace(ENCODING, max_seq_length=6)
-        sizes = {"batch_size": 2, "texts_at_a_time": 9, "doc_stride": 2}
-        return [*extract(examples, encoding, compute, **sizes, **options)]
+        sizes = {"texts_at_a_time": 9, "doc_stride": 2}
+        return [*extract(examples, encoding, predict, **sizes, **options)]
 
     pair = Example("", "h", "a b c d e", where="x:7")
     found = extracted([pair, Example("", "b")], pooling=pooling)
