@@ -111,7 +111,7 @@ class Options:
             if value is None and default is None:
                 continue
             if fault := _fault(value, kind, known):
-                raise OptionError(f"--{name} {fault}")
+                raise OptionError(f"`{name}` {fault}")
 
     def check(self) -> None:
         """Compares options with each other and looks for the files they name.
@@ -124,9 +124,12 @@ class Options:
         """
 
     def shared(self) -> dict[str, Any]:
-        """Returns the options that all workers must share, by `--name`."""
+        """Returns the options that all workers must share, by name.
+
+        The names are those of messages, in backquotes.
+        """
         return {
-            f"--{name}": getattr(self, name)
+            f"`{name}`": getattr(self, name)
             for name, (_, known) in declared(type(self)).items()
             if not known.per_worker
         }

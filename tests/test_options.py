@@ -37,21 +37,21 @@ def test_values_are_converted():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"rate": 1.5}, "--rate must be at most 1.0; got 1.5"),
-        ({"rate": float("nan")}, "--rate must be a finite number; got nan"),
-        ({"share": 1.0}, "--share must be below 1; got 1.0"),
-        ({"share": -0.1}, "--share must be at least 0; got -0.1"),
-        ({"share": float("nan")}, "--share must be a finite number; got nan"),
-        ({"steps": 0}, "--steps must be at least 1; got 0"),
-        ({"steps": 2.0}, "--steps must be an integer; got 2.0"),
-        ({"steps": True}, "--steps must be an integer; got True"),
-        ({"length": 513}, "--length must be at most 512; got 513"),
-        ({"labels": "a,b"}, "--labels must be a list of strings; got 'a,b'"),
-        ({"is_cased": 1}, "--is_cased must be true or false; got 1"),
-        ({"kind": "c"}, "--kind must be one of a or b; got 'c'"),
-        ({"path": 3}, "--path must be a string; got 3"),
-        ({"path": None}, "--path must be a string; got None"),
-        ({"rate": None}, "--rate must be a number; got None"),
+        ({"rate": 1.5}, "`rate` must be at most 1.0; got 1.5"),
+        ({"rate": float("nan")}, "`rate` must be a finite number; got nan"),
+        ({"share": 1.0}, "`share` must be below 1; got 1.0"),
+        ({"share": -0.1}, "`share` must be at least 0; got -0.1"),
+        ({"share": float("nan")}, "`share` must be a finite number; got nan"),
+        ({"steps": 0}, "`steps` must be at least 1; got 0"),
+        ({"steps": 2.0}, "`steps` must be an integer; got 2.0"),
+        ({"steps": True}, "`steps` must be an integer; got True"),
+        ({"length": 513}, "`length` must be at most 512; got 513"),
+        ({"labels": "a,b"}, "`labels` must be a list of strings; got 'a,b'"),
+        ({"is_cased": 1}, "`is_cased` must be true or false; got 1"),
+        ({"kind": "c"}, "`kind` must be one of a or b; got 'c'"),
+        ({"path": 3}, "`path` must be a string; got 3"),
+        ({"path": None}, "`path` must be a string; got None"),
+        ({"rate": None}, "`rate` must be a number; got None"),
     ],
 )
 def test_invalid_values_are_rejected(values, message):
@@ -69,7 +69,9 @@ def test_a_fallback_waits_until_it_is_needed():
 
 def test_workers_share_the_other_options():
     shared = Config(path="x").shared()
-    assert {*Config.__dataclass_fields__} - {n[2:] for n in shared} == {"path"}
+    assert {*Config.__dataclass_fields__} - {n.strip("`") for n in shared} == {
+        "path"
+    }
 
 
 def test_an_option_without_a_default_is_required():

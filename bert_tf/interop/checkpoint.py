@@ -229,7 +229,7 @@ def require_keeps_optimizer(to: str) -> None:
     """Raises InputError for a format without a place for an optimizer."""
     if to != "google":
         raise InputError(
-            f"--keep_optimizer needs --to=google; --to={to} has no place for "
+            f"`keep_optimizer` needs `to=google`; `to={to}` has no place for "
             "an optimizer."
         )
 

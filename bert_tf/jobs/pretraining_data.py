@@ -41,8 +41,8 @@ def _refuse(config: PretrainingDataConfig, name: str, runner: str) -> None:
     value = getattr(config, name)
     if value is not None:
         raise InputError(
-            f"--{name}={value} has no effect with --runner={config.runner}. "
-            f"Leave it out, or give --runner={runner}."
+            f"`{name}={value}` has no effect with `runner={config.runner}`. "
+            f"Leave it out, or give `runner={runner}`."
         )
 
 

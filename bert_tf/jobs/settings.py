@@ -392,14 +392,15 @@ def incomplete_model(
 
     `checkpoint` is the path of the checkpoint that has none, if any.
     """
-    flags = "vocab_file"
+    options = "`vocab_file`"
     if what == "configuration":
         has_size = hasattr(config, "model_size")
-        flags = f"bert_config_file{', --model_size' if has_size else ''}"
+        options = "`bert_config_file`"
+        options += ", `model_size`" if has_size else ""
     if checkpoint is not None:
-        return InputError(f"{checkpoint} contains no {what}. Give --{flags}.")
+        return InputError(f"{checkpoint} contains no {what}. Give {options}.")
     return InputError(
-        f"Give --{flags}, or an --init_checkpoint that contains a {what}."
+        f"Give {options}, or an `init_checkpoint` that contains a {what}."
     )
 
 
@@ -440,8 +441,8 @@ def require_devices(config: DeviceOptions) -> None:
     strategy = config.distribution_strategy
     if config.use_tpu and strategy not in ("auto", "tpu"):
         raise wrong_value(
-            "--distribution_strategy",
-            "auto or tpu, since --use_tpu is set",
+            "`distribution_strategy`",
+            "auto or tpu, since `use_tpu` is set",
             strategy,
         )
 
@@ -507,7 +508,7 @@ def splits(config: FineTuningOptions) -> list[str]:
     if not wanted and not config.do_export:
         raise InputError(
             "Nothing to do: give one or several of "
-            f"--{', --'.join([*_SPLITS, 'do_export'])}."
+            f"{', '.join(f'`{name}`' for name in [*_SPLITS, 'do_export'])}."
         )
     if config.do_train and selects(config):
         wanted.add("dev")  # Training evaluates on it.
@@ -534,7 +535,7 @@ def padding(config: FineTuningOptions, strategy: Any) -> "Padding":
     is_tpu = isinstance(strategy, tf.distribute.TPUStrategy)
     if config.padding == "longest" and is_tpu:
         raise wrong_value(
-            "--padding",
+            "`padding`",
             "auto or max_length on a TPU, whose programs have fixed shapes",
             config.padding,
         )
@@ -555,7 +556,7 @@ def frozen_layers(
         return []
     if number > bert_config.num_hidden_layers:
         raise wrong_value(
-            "--num_frozen_layers",
+            "`num_frozen_layers`",
             f"at most {bert_config.num_hidden_layers}, the number of layers",
             number,
         )

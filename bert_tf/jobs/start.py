@@ -129,7 +129,7 @@ def resolve(
     release = output_folder.find_release(config)
     if release and checkpoint:
         logging.warning(
-            "--init_checkpoint=%s is ignored, since %s already has a "
+            "`init_checkpoint=%s` is ignored, since %s already has a "
             "checkpoint",
             checkpoint,
             folder,
@@ -144,7 +144,7 @@ def resolve(
             raise InputError(
                 f"{checkpoint} is a model of another task: its head is "
                 f"{start.head}, not {listed(heads, last='or')}. Name another "
-                "model, or give --do_train."
+                "model, or give `do_train`."
             )
         known = output_folder.recorded_facts(folder)
         recorded = known or _recorded_beside(checkpoint)
@@ -202,8 +202,8 @@ def with_recorded(
                 config = dataclasses.replace(config, **{name: value})  # type: ignore[arg-type]
             except OptionError as error:
                 raise InputError(
-                    f"{path} records --{name}={value!r}, which is not a valid "
-                    f"value. Give --{name}."
+                    f"{path} records `{name}={value!r}`, which is not a valid "
+                    f"value. Give `{name}`."
                 ) from error
         if taken:
             logging.info(
@@ -222,7 +222,7 @@ def with_recorded(
 
 def _words(values: Mapping[str, Any]) -> str:
     """Returns options as on a command line."""
-    return " ".join(f"--{n}={json.dumps(v)}" for n, v in values.items())
+    return " ".join(f"`{n}={json.dumps(v)}`" for n, v in values.items())
 
 
 def trained_with(config: Options, start: Start | None = None) -> dict[str, Any]:
@@ -327,7 +327,7 @@ def _compare(
         logging.warning(
             "%s is not the vocabulary of %s: line %d is the first of %d that "
             "differ. Their tokens start from the vectors of other tokens. "
-            "Leave out --vocab_file to use the checkpoint's.",
+            "Leave out `vocab_file` to use the checkpoint's.",
             path,
             checkpoint,
             lines[0],
@@ -345,15 +345,15 @@ def _casing(wish: bool | None, pretrained: Pretrained) -> bool:
         return wish is not False
     if wish is None:
         logging.info(
-            "Using --do_lower_case=%s, the casing of %s",
+            "Using `do_lower_case=%s`, the casing of %s",
             str(known).lower(),
             path,
         )
     elif wish != known:
         raise InputError(
-            f"--do_lower_case must be {str(known).lower()}, since {path} is "
+            f"`do_lower_case` must be {str(known).lower()}, since {path} is "
             f"{'uncased' if known else 'cased'}; got {str(wish).lower()}. "
-            "Leave out the flag to use the checkpoint's casing."
+            "Leave it out to use the checkpoint's casing."
         )
     return known
 
@@ -363,7 +363,7 @@ def require_length(max_seq_length: int, config: BertConfig) -> None:
     most = config.max_position_embeddings
     if max_seq_length > most:
         raise wrong_value(
-            "--max_seq_length",
+            "`max_seq_length`",
             f"at most {most}, the max_position_embeddings of the configuration",
             max_seq_length,
         )
@@ -399,7 +399,7 @@ def open_start(
     if not is_trained:
         raise InputError(
             f"{pretrained.path} is a model of another task: {difference}. Name "
-            "another model, or give --do_train."
+            "another model, or give `do_train`."
         )
     if task.head == "encoder":
         logging.info("The head of %s is not used", pretrained.path)

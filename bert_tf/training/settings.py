@@ -97,19 +97,19 @@ class TrainingConfig:
         self._require(
             "stop_at_step",
             self.stop_at_step <= self.num_train_steps,
-            f"at most --num_train_steps={self.num_train_steps}",
+            f"at most `num_train_steps={self.num_train_steps}`",
         )
         known = listed(OPTIMIZERS, last="or")
         self._require("optimizer", self.optimizer in OPTIMIZERS, known)
         self._require(
             "adam_bias_correction",
             self.optimizer == "adamw" or not self.adam_bias_correction,
-            f"False with --optimizer={self.optimizer}",
+            f"False with `optimizer={self.optimizer}`",
         )
 
     def _require(self, name: str, condition: bool, requirement: str) -> None:
         if not condition:
-            raise wrong_value(f"--{name}", requirement, getattr(self, name))
+            raise wrong_value(f"`{name}`", requirement, getattr(self, name))
 
     @property
     def last_step(self) -> int:

@@ -164,7 +164,7 @@ def test_texts_stay_in_order(write, warnings, is_pooled):
     assert max(rows * length for rows, length in shapes) <= 3 * S
     num_cut = sum(len(line.split()) > S - 2 for line in lines)
     assert warnings == [
-        f"{num_cut} of 97 texts were truncated to --max_seq_length={S}"
+        f"{num_cut} of 97 texts were truncated to `max_seq_length={S}`"
     ]
 
 

@@ -63,15 +63,15 @@ def require_fine_tuning(config: FineTuningOptions) -> None:
     settings.training_config(config, 1, 0)
     if config.early_stopping_patience and not config.save_best:
         raise InputError(
-            "--early_stopping_patience needs --save_best, the metric that it "
+            "`early_stopping_patience` needs `save_best`, the metric that it "
             "watches."
         )
     if config.do_train:
         _require_training(config)
     elif config.overwrite_output_dir:
         raise InputError(
-            "--overwrite_output_dir, which replaces the model in "
-            f"{config.output_dir}, needs --do_train."
+            "`overwrite_output_dir`, which replaces the model in "
+            f"{config.output_dir}, needs `do_train`."
         )
     _require_start(config)
 
@@ -79,23 +79,23 @@ def require_fine_tuning(config: FineTuningOptions) -> None:
 def _require_training(config: FineTuningOptions) -> None:
     if config.lora_rank and not config.init_checkpoint:
         raise InputError(
-            "--lora_rank trains adapters of a pre-trained encoder. Name one "
-            "with --init_checkpoint."
+            "`lora_rank` trains adapters of a pre-trained encoder. Name one "
+            "with `init_checkpoint`."
         )
     if config.lora_alpha and not config.lora_rank:
         raise InputError(
-            "--lora_alpha has no effect without --lora_rank. Leave it out, or "
-            "give --lora_rank."
+            "`lora_alpha` has no effect without `lora_rank`. Leave it out, or "
+            "give `lora_rank`."
         )
     if config.lora_rank and config.num_frozen_layers is not None:
         raise InputError(
-            "--num_frozen_layers has no effect with --lora_rank, which freezes "
+            "`num_frozen_layers` has no effect with `lora_rank`, which freezes "
             "all layers. Leave out one of them."
         )
     if not config.search and config.num_train_epochs <= 0:
         raise InputError(
-            "--num_train_epochs must be more than 0 to train; got "
-            f"{config.num_train_epochs:g}. Leave out --do_train to use a model "
+            "`num_train_epochs` must be more than 0 to train; got "
+            f"{config.num_train_epochs:g}. Leave out `do_train` to use a model "
             "as it is."
         )
 
@@ -125,7 +125,7 @@ def _require_no_option_of_teacher(config: DistillationOptions) -> None:
         given = getattr(config, field.name)
         if field.name in _OPTIONS_OF_TEACHER and given != field.default:
             raise InputError(
-                f"--{field.name} has no effect without --teacher. Leave it "
+                f"`{field.name}` has no effect without `teacher`. Leave it "
                 "out, or name the teacher."
             )
 
@@ -133,13 +133,13 @@ def _require_no_option_of_teacher(config: DistillationOptions) -> None:
 def require_export_dir(config: ExportOptions) -> None:
     """Checks that a job without --output_dir knows where to export to."""
     if config.do_export and not config.export_dir:
-        raise InputError("--do_export needs --export_dir.")
+        raise InputError("`do_export` needs `export_dir`.")
 
 
 def require_data_dir(config: Any) -> None:
     """Checks that a job on the files of a data set knows their folder."""
     if settings.splits(config) and not config.data_dir:
-        raise InputError("--data_dir is required, except to export only.")
+        raise InputError("`data_dir` is required, except to export only.")
 
 
 def warn_ignored(config: Any, names: Iterable[str]) -> None:
@@ -150,13 +150,13 @@ def warn_ignored(config: Any, names: Iterable[str]) -> None:
       names: The names of the options.
     """
     ignored = [
-        f"--{field.name}"
+        f"`{field.name}`"
         for field in dataclasses.fields(config)
         if field.name in names and getattr(config, field.name) != field.default
     ]
     if ignored and config.task_name.lower() != custom.NAME:
         logging.warning(
-            "Ignoring %s, for --task_name=custom only", listed(ignored)
+            "Ignoring %s, for `task_name=custom` only", listed(ignored)
         )
 
 

@@ -178,7 +178,7 @@ class ClassifierConfig(DataOptions, DistillationOptions):
     def require_windows(self) -> None:
         """Raises InputError for --window_pooling of texts without windows."""
         if self.doc_stride is None and self.window_pooling is not None:
-            raise InputError("--window_pooling needs --doc_stride.")
+            raise InputError("`window_pooling` needs `doc_stride`.")
 
     def official_data_set(self) -> DataSet:
         """Returns the data set of --task_name, unless that is "custom"."""
@@ -202,11 +202,11 @@ class ClassifierConfig(DataOptions, DistillationOptions):
     def _require_submission(self, data_set: DataSet) -> None:
         if not any(source.submission for source in data_set.test):
             raise InputError(
-                "--glue_submission needs a task of GLUE; got "
-                f"--task_name={data_set.name}."
+                "`glue_submission` needs a task of GLUE; got "
+                f"`task_name={data_set.name}`."
             )
         if not self.do_predict:
-            raise InputError("--glue_submission needs --do_predict.")
+            raise InputError("`glue_submission` needs `do_predict`.")
 
     def warn_ignored(self) -> None:
         """Logs options that only custom files have, with another task."""

@@ -104,7 +104,7 @@ class EmbeddingsConfig(DataOptions, FineTuningOptions):
         checks.require_data_dir(self)
         self.require_no_bilstm()
         if self.max_score <= 0:
-            raise wrong_value("--max_score", "a number above 0", self.max_score)
+            raise wrong_value("`max_score`", "a number above 0", self.max_score)
         if self.task_name.lower() != custom.NAME:
             self.data_set()  # The name may be unknown.
         checks.require_fine_tuning(self)
@@ -114,7 +114,7 @@ class EmbeddingsConfig(DataOptions, FineTuningOptions):
         """Raises InputError for a head that these models do not have."""
         if self.bilstm_head:
             raise InputError(
-                "--bilstm_head needs a script whose models have one."
+                "`bilstm_head` needs a script whose models have one."
             )
 
     def data_set(self) -> DataSet:
@@ -124,7 +124,7 @@ class EmbeddingsConfig(DataOptions, FineTuningOptions):
             found = datasets.find(name, skip_malformed=self.skip_malformed_rows)
             if found.name not in LARGEST:
                 raise InputError(
-                    f"--task_name={name} has no similarities. Give one of "
+                    f"`task_name={name}` has no similarities. Give one of "
                     f"{', '.join(LARGEST)}, or {custom.NAME} with columns."
                 )
             return found

@@ -126,6 +126,6 @@ class NerConfig(DataOptions, DistillationOptions):
             for name in names if mode != self.mode else ():
                 if getattr(self, name) != defaults[name]:
                     raise InputError(
-                        f"--{name} has no effect with --mode={self.mode}. "
-                        f"Leave it out, or give --mode={mode}."
+                        f"`{name}` has no effect with `mode={self.mode}`. "
+                        f"Leave it out, or give `mode={mode}`."
                     )

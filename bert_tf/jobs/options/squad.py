@@ -109,7 +109,7 @@ class SquadConfig(DistillationOptions):
         for split in settings.splits(self):
             if not getattr(self, used[split]):
                 raise InputError(
-                    f"--{used[split]} is required: a JSON file of SQuAD."
+                    f"`{used[split]}` is required: a JSON file of SQuAD."
                 )
         self.require_scorer()
         checks.require_teacher(self)
@@ -121,6 +121,6 @@ class SquadConfig(DistillationOptions):
         """Raises InputError for KorQuAD's scores of questions of SQuAD 2.0."""
         if self.scorer == "korquad" and self.version_2_with_negative:
             raise InputError(
-                "--scorer=korquad and --version_2_with_negative exclude each "
+                "`scorer=korquad` and `version_2_with_negative` exclude each "
                 "other: all questions of KorQuAD 1.0 have an answer."
             )
