@@ -16,9 +16,10 @@ from bert_tf.data import buckets, cache
 from bert_tf.data.batching import Features
 from bert_tf.jobs import fine_tuning, output_folder, settings
 from bert_tf.jobs.fine_tuning import FineTuning, TrainingResult
-from bert_tf.jobs.options.ner import OPTIONS_OF_MODE, NerConfig
+from bert_tf.jobs.options.ner import NerConfig
 from bert_tf.jobs.start import Start, resolve
 from bert_tf.jobs.teacher import find_teacher
+from bert_tf.options import named
 from bert_tf.serving.tags import ServedTagger
 from bert_tf.tasks import ner
 from bert_tf.tasks.ner import (
@@ -153,7 +154,7 @@ def _claimed_output_dir(
     facts = tuning.facts("ner", "token", encoding.labels)
     facts["mode"] = config.mode
     if config.mode == "feature_based":
-        names = OPTIONS_OF_MODE["feature_based"]
+        names = named(NerConfig, needs=("mode=feature_based",))
         facts |= {name: getattr(config, name) for name in names}
     if "train" in read:
         contents = map(encoding.fingerprint, read["train"].sentences)

@@ -15,7 +15,7 @@ from typing import Any
 
 from absl import logging
 
-from bert_tf import files
+from bert_tf import files, options
 from bert_tf.errors import InputError
 from bert_tf.jobs import settings
 from bert_tf.jobs.settings import FineTuningOptions
@@ -45,27 +45,6 @@ _INNER_FILES = re.compile(
     r"|(CoLA|SST-2|MRPC|STS-B|QQP|MNLI-mm?|QNLI|RTE|WNLI|AX)\.tsv"
 )
 _TRAINED = re.compile(r"model\.ckpt-\d+\.index|trials|release")
-
-# Options that determine a model, besides its task and data. Not every job has
-# all of them.
-_SETTINGS = (
-    *("init_checkpoint", "max_seq_length", "mixed_precision"),
-    *("warmup_proportion", "optimizer", "adam_bias_correction"),
-    *("weight_decay_rate", "max_grad_norm"),
-    *("num_frozen_layers", "layer_rate_decay"),
-    *("class_weights", "label_smoothing", "head_dropout"),
-    *("distillation_weight", "temperature"),
-    *("doc_stride", "max_query_length"),
-    *("eval_steps", "save_best", "early_stopping_patience"),
-)
-# Options that differ between the trainings of a search.
-_SEARCHED = ("train_batch_size", "learning_rate", "num_train_epochs")
-# Options that scores depend on, besides the development set: with other values,
-# another checkpoint or training may be the best.
-_SCORED_WITH = (
-    *("scorer", "n_best_size", "max_answer_length"),
-    *("null_score_diff_threshold", "window_pooling"),
-)
 
 
 # Reserving the folder of a fine-tuning run.
@@ -171,19 +150,19 @@ def _settings(
     """Returns the options that determine how the model is trained and selected.
 
     With several trainings, each seed has its own folder, so that other seeds
-    only add trainings.
+    only add trainings. See `Option.decides`.
     """
-    names = [*_SETTINGS]
+    decisive = {"model"}
     if not config.search:
-        names.extend(_SEARCHED)
+        decisive.add("setting")
     if not settings.are_several(config):
-        names.append("random_seed")
+        decisive.add("seed")
     chosen: dict[str, Any] = {}
     if settings.selects(config):
-        names.extend(_SCORED_WITH)
+        decisive.add("score")
         chosen["development_set"] = development_set
-    for name in names:
-        if hasattr(config, name):
+    for name, (_, known) in options.declared(type(config)).items():
+        if known.decides in decisive:
             value = getattr(config, name)
             # JSON has no tuples.
             chosen[name] = [*value] if isinstance(value, tuple) else value

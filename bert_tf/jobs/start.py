@@ -18,11 +18,7 @@ from absl import logging
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError, listed, wrong_value
-from bert_tf.interop.checkpoint import (
-    TRAINED_WITH,
-    Pretrained,
-    require_sizes,
-)
+from bert_tf.interop.checkpoint import Pretrained, require_sizes
 from bert_tf.jobs import output_folder
 from bert_tf.jobs.settings import (
     FineTuningOptions,
@@ -30,7 +26,7 @@ from bert_tf.jobs.settings import (
     StartOptions,
     incomplete_model,
 )
-from bert_tf.options import OptionError, Options
+from bert_tf.options import OptionError, Options, named
 from bert_tf.pretrained import (
     compare_configs,
     open_pretrained,
@@ -63,7 +59,7 @@ class Start:
       bilstm_head: Whether the head is on top of a BiLSTM.
       classifier_dropout: The dropout rate of a head, if recorded.
       activation_fn: See `Pretrained`.
-      trained_with: The recorded options, of `interop.checkpoint.TRAINED_WITH`.
+      trained_with: The recorded options; see `Pretrained.trained_with`.
     """
 
     config: BertConfig
@@ -182,7 +178,7 @@ def _recorded_beside(checkpoint: str | None) -> dict[str, Any]:
 def with_recorded(
     config: _Config, *records: tuple[str | None, Mapping[str, Any]]
 ) -> _Config:
-    """Fills in the options of `TRAINED_WITH` that the caller has not set.
+    """Fills in the recorded options that the caller has not set.
 
     Args:
       config: The options of a job.
@@ -192,9 +188,8 @@ def with_recorded(
     Raises:
       InputError: A recorded value is not valid.
     """
-    missing = [
-        name for name in TRAINED_WITH if getattr(config, name, 0) is None
-    ]
+    recorded = named(type(config), recorded=True)
+    missing = [name for name in recorded if getattr(config, name) is None]
     for path, known in records:
         taken = {n: known[n] for n in missing if known.get(n) is not None}
         for name, value in taken.items():
@@ -230,7 +225,8 @@ def trained_with(config: Options, start: Start | None = None) -> dict[str, Any]:
 
     With the start of a fine-tuning, also the dropout rate of the head.
     """
-    used = {n: getattr(config, n) for n in TRAINED_WITH if hasattr(config, n)}
+    recorded = named(type(config), recorded=True)
+    used = {name: getattr(config, name) for name in recorded}
     if start is None:
         return used
     rate = getattr(config, "head_dropout", start.classifier_dropout)

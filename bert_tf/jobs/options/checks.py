@@ -4,15 +4,12 @@ They look for local files only: other file systems need TensorFlow. Missing
 remote files are found when the job opens them.
 """
 
-import dataclasses
 import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from absl import logging
-
 from bert_tf import files
-from bert_tf.errors import InputError, listed
+from bert_tf.errors import InputError
 from bert_tf.interop.checkpoint import require_checkpoint
 from bert_tf.jobs import output_folder, settings
 from bert_tf.jobs.settings import (
@@ -21,11 +18,7 @@ from bert_tf.jobs.settings import (
     FineTuningOptions,
     ModelOptions,
 )
-from bert_tf.tasks import custom
 from bert_tf.tasks.datasets import DataSet
-
-# Options that need --teacher. Not every job has all of them.
-_OPTIONS_OF_TEACHER = ("distillation_weight", "temperature", "unlabeled_file")
 
 
 def are_local(paths: Iterable[str | None]) -> bool:
@@ -114,20 +107,10 @@ def _require_start(config: FineTuningOptions) -> None:
 
 def require_teacher(config: DistillationOptions) -> None:
     """Checks that a teacher exists, and is named if an option needs it."""
-    if config.teacher is None:
-        _require_no_option_of_teacher(config)
-    elif config.do_train and not files.is_remote(config.teacher):
-        require_checkpoint(config.teacher)
-
-
-def _require_no_option_of_teacher(config: DistillationOptions) -> None:
-    for field in dataclasses.fields(config):
-        given = getattr(config, field.name)
-        if field.name in _OPTIONS_OF_TEACHER and given != field.default:
-            raise InputError(
-                f"`{field.name}` has no effect without `teacher`. Leave it "
-                "out, or name the teacher."
-            )
+    config.require_effect("teacher")
+    teacher = config.teacher if config.do_train else None
+    if teacher is not None and not files.is_remote(teacher):
+        require_checkpoint(teacher)
 
 
 def require_export_dir(config: ExportOptions) -> None:
@@ -140,24 +123,6 @@ def require_data_dir(config: Any) -> None:
     """Checks that a job on the files of a data set knows their folder."""
     if settings.splits(config) and not config.data_dir:
         raise InputError("`data_dir` is required, except to export only.")
-
-
-def warn_ignored(config: Any, names: Iterable[str]) -> None:
-    """Logs options that only custom files have, with another task.
-
-    Args:
-      config: The options of a job with --task_name.
-      names: The names of the options.
-    """
-    ignored = [
-        f"`{field.name}`"
-        for field in dataclasses.fields(config)
-        if field.name in names and getattr(config, field.name) != field.default
-    ]
-    if ignored and config.task_name.lower() != custom.NAME:
-        logging.warning(
-            "Ignoring %s, for `task_name=custom` only", listed(ignored)
-        )
 
 
 def require_splits(config: Any, find: Callable[[], DataSet]) -> None:

@@ -96,6 +96,7 @@ class PretrainingConfig(
         fallback=128,
         at_least=1,
         at_most=settings.MOST_TOKENS,
+        recorded=True,
     )
     max_predictions_per_seq: int = option(
         "Number of masked positions in each record.",

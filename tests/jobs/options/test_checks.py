@@ -2,10 +2,14 @@
 
 import pytest
 
+from bert_tf import command
 from bert_tf.errors import InputError
+from bert_tf.interop.checkpoint import Pretrained
 from bert_tf.jobs.options.classifier import ClassifierConfig
 from bert_tf.jobs.options.pretraining import PretrainingConfig
+from bert_tf.options import declared, named
 
+OPTIONS = {job: command.options_of(job) for job in command.JOBS}
 CHECKPOINT = {"init_checkpoint": "there"}
 NO_CHECKPOINT = r"^no: there is no such checkpoint"
 TEACHER = {"teacher": "there", **CHECKPOINT}
@@ -149,3 +153,17 @@ def test_a_resumed_pre_training_does_not_need_its_first_checkpoint(
     else:
         (folder / "new").mkdir()
         config.check()
+
+
+@pytest.mark.parametrize("job", command.JOBS)
+def test_models_record_the_recorded_options(job):
+    values = dict.fromkeys(named(OPTIONS[job], recorded=True), 1)
+    assert Pretrained("x", {}, **values).trained_with == values
+
+
+@pytest.mark.parametrize("job", command.JOBS)
+def test_options_need_options_that_a_job_has(job):
+    existing = {name for kind in OPTIONS.values() for name in declared(kind)}
+    for _, known in declared(OPTIONS[job]).values():
+        assert {need.partition("=")[0] for need in known.needs} <= existing
+        assert known.decides in ("", "model", "setting", "seed", "score")
