@@ -60,10 +60,10 @@ class Option:
         "model": how each model is trained. "setting" and "seed": the same, but
         a search has several settings, and several trainings have several
         seeds. "score": which model is the best. Empty: none of these.
-      needs: What the option needs to have an effect, one of several: an
-        option, such as "teacher", or one with a value, such as
-        "mode=feature_based". Needs of options that a job does not have are
-        met.
+      needs: What the option needs to have an effect: another option,
+        "teacher", an option with a value, "mode=feature_based", or one of
+        several, "task_name=custom or unlabeled_file". What a job does not have
+        is not needed.
     """
 
     help: str
@@ -75,7 +75,7 @@ class Option:
     per_worker: bool = False
     recorded: bool = False
     decides: str = ""
-    needs: tuple[str, ...] = ()
+    needs: str = ""
 
     @property
     def range(self) -> str:
@@ -155,7 +155,7 @@ class Options:
           other: The option that it needs; see `Option.needs`.
         """
         for name, needs in self.without_effect().items():
-            need = needs[0]
+            need, _, _ = needs.partition(" or ")
             if need.partition("=")[0] != other:
                 continue
             fault = f"without `{other}`"
@@ -166,14 +166,14 @@ class Options:
                 f"`{need}`."
             )
 
-    def without_effect(self) -> dict[str, tuple[str, ...]]:
+    def without_effect(self) -> dict[str, str]:
         """Returns what options need that are given in vain, by their names."""
         return {
             name: known.needs
             for name, (_, known) in declared(type(self)).items()
             if getattr(self, name) != self.__dataclass_fields__[name].default
             and known.needs
-            and not any(map(self._is_met, known.needs))
+            and not any(map(self._is_met, known.needs.split(" or ")))
         }
 
     def _is_met(self, need: str) -> bool:

@@ -20,9 +20,9 @@ class Config(Options):
     length: int = option("A length.", fallback=128, at_most=512)
     is_cased: bool | None = option("Casing.", default=None)
     kind: str = option("A kind.", default="a", choices=("a", "b"))
-    size: int = option("A size.", fallback=3, needs=("kind=b", "labels"))
-    depth: int = option("A depth.", default=2, needs=("labels",))
-    speed: int = option("A speed.", default=1, needs=("of_another_job",))
+    size: int = option("A size.", fallback=3, needs="kind=b or labels")
+    depth: int = option("A depth.", default=2, needs="labels")
+    speed: int = option("A speed.", default=1, needs="of_another_job")
 
 
 def test_values_are_converted():
@@ -80,7 +80,7 @@ def test_workers_share_the_other_options():
 
 def test_options_are_found_by_their_declaration():
     assert named(Config, per_worker=True) == ["path"]
-    assert named(Config, fallback=None, needs=("labels",)) == ["depth"]
+    assert named(Config, fallback=None, needs="labels") == ["depth"]
 
 
 @pytest.mark.parametrize(

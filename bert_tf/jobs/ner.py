@@ -154,7 +154,7 @@ def _claimed_output_dir(
     facts = tuning.facts("ner", "token", encoding.labels)
     facts["mode"] = config.mode
     if config.mode == "feature_based":
-        names = named(NerConfig, needs=("mode=feature_based",))
+        names = named(NerConfig, needs="mode=feature_based")
         facts |= {name: getattr(config, name) for name in names}
     if "train" in read:
         contents = map(encoding.fingerprint, read["train"].sentences)

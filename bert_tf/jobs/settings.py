@@ -256,19 +256,19 @@ class DataOptions(Options):
         _DATA_FILE.format("Training file"),
         default=None,
         per_worker=True,
-        needs=("task_name=custom",),
+        needs="task_name=custom",
     )
     dev_file: str | None = option(
         _DATA_FILE.format("Development file"),
         default=None,
         per_worker=True,
-        needs=("task_name=custom",),
+        needs="task_name=custom",
     )
     test_file: str | None = option(
         _DATA_FILE.format("Test file"),
         default=None,
         per_worker=True,
-        needs=("task_name=custom",),
+        needs="task_name=custom",
     )
 
     def warn_ignored(self) -> None:
@@ -276,7 +276,7 @@ class DataOptions(Options):
         ignored = [
             f"`{name}`"
             for name, needs in self.without_effect().items()
-            if _CUSTOM in needs
+            if needs.startswith(_CUSTOM)
         ]
         if ignored:
             logging.warning(
@@ -371,7 +371,7 @@ class FineTuningOptions(
         default=None,
         at_least=0,
         decides="model",
-        needs=("mode=fine_tuning",),
+        needs="mode=fine_tuning",
     )
     lora_rank: int | None = option(
         "Rank of the LoRA adapters of the queries and values. With it, only "
@@ -380,14 +380,14 @@ class FineTuningOptions(
         default=None,
         at_least=1,
         at_most=MOST_TOKENS,
-        needs=("mode=fine_tuning",),
+        needs="mode=fine_tuning",
     )
     lora_alpha: float | None = option(
         "The product of the adapters of --lora_rank is multiplied by this "
         "number divided by the rank. Default: the rank.",
         default=None,
         at_least=1e-3,
-        needs=("mode=fine_tuning",),
+        needs="mode=fine_tuning",
     )
     layer_rate_decay: float = option(
         "Learning rate of each layer as a fraction of the learning rate of the "
@@ -396,19 +396,19 @@ class FineTuningOptions(
         at_least=0.0,
         at_most=1.0,
         decides="model",
-        needs=("mode=fine_tuning",),
+        needs="mode=fine_tuning",
     )
     gradient_checkpointing: bool = option(
         "Whether to recompute activations in the backward pass instead of "
         "keeping them.",
         default=False,
-        needs=("mode=fine_tuning",),
+        needs="mode=fine_tuning",
     )
     bilstm_head: bool = option(
         "Whether to insert a new bidirectional LSTM between the encoder and "
         "the head. Default: no for a new head, else as in the model.",
         fallback=False,
-        needs=("mode=fine_tuning",),
+        needs="mode=fine_tuning",
     )
 
 
@@ -423,7 +423,7 @@ class DistillationOptions(FineTuningOptions):
         "none.",
         default=None,
         per_worker=True,
-        needs=("mode=fine_tuning",),
+        needs="mode=fine_tuning",
     )
     distillation_weight: float = option(
         "Share of the --teacher in the loss; the rest is that of the labels.",
@@ -431,7 +431,7 @@ class DistillationOptions(FineTuningOptions):
         at_least=0.0,
         at_most=1.0,
         decides="model",
-        needs=("teacher",),
+        needs="teacher",
     )
     temperature: float = option(
         "Number that divides all logits in the --teacher's part of the loss: "
@@ -440,7 +440,7 @@ class DistillationOptions(FineTuningOptions):
         at_least=0.1,
         at_most=100.0,
         decides="model",
-        needs=("teacher",),
+        needs="teacher",
     )
 
 

@@ -75,44 +75,44 @@ class ClassifierConfig(DataOptions, DistillationOptions):
     text_a_column: str = option(
         "custom: column of the text, by name or by number from 0.",
         default="text",
-        needs=("task_name=custom", "unlabeled_file"),
+        needs="task_name=custom or unlabeled_file",
     )
     text_b_column: str | None = option(
         "custom: column of the second text of a pair.",
         default=None,
-        needs=("task_name=custom", "unlabeled_file"),
+        needs="task_name=custom or unlabeled_file",
     )
     label_column: str = option(
         "custom: column of the label. For multi_label problems, several "
         "columns of 0 and 1, separated by commas.",
         default="label",
-        needs=("task_name=custom",),
+        needs="task_name=custom",
     )
     id_column: str | None = option(
         "custom: column that identifies the rows in predictions.",
         default=None,
-        needs=("task_name=custom",),
+        needs="task_name=custom",
     )
     header: bool = option(
         "custom: whether the first line names the columns.",
         default=True,
-        needs=("task_name=custom", "unlabeled_file"),
+        needs="task_name=custom or unlabeled_file",
     )
     labels: tuple[str, ...] | None = option(
         "custom: the labels. Default: the labels of the training file.",
         default=None,
-        needs=("task_name=custom",),
+        needs="task_name=custom",
     )
     label_separator: str = option(
         "custom: separator between several labels.",
         default=",",
-        needs=("task_name=custom",),
+        needs="task_name=custom",
     )
     problem: str = option(
         "custom: one label of several, any number of labels, or a number.",
         default="single_label",
         choices=custom.PROBLEMS,
-        needs=("task_name=custom",),
+        needs="task_name=custom",
     )
     skip_malformed_rows: bool = option(
         "Whether to skip, and count, rows with a wrong number of columns and "
@@ -130,7 +130,7 @@ class ClassifierConfig(DataOptions, DistillationOptions):
         "--text_a_column and, for pairs, --text_b_column; see --header.",
         default=None,
         per_worker=True,
-        needs=("teacher",),
+        needs="teacher",
     )
     class_weights: tuple[str, ...] | None = option(
         "Weight of each class in training: 'balanced', or one number per "

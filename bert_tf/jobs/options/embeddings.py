@@ -56,28 +56,28 @@ class EmbeddingsConfig(DataOptions, FineTuningOptions):
     text_a_column: str = option(
         "custom: column of the first text, by name or by number from 0.",
         default="text_a",
-        needs=("task_name=custom",),
+        needs="task_name=custom",
     )
     text_b_column: str = option(
         "custom: column of the second text.",
         default="text_b",
-        needs=("task_name=custom",),
+        needs="task_name=custom",
     )
     label_column: str | None = option(
         "custom: column of the similarity. Default: the texts of each pair "
         "belong together.",
         default=None,
-        needs=("task_name=custom",),
+        needs="task_name=custom",
     )
     id_column: str | None = option(
         "custom: column that identifies the rows in predictions.",
         default=None,
-        needs=("task_name=custom",),
+        needs="task_name=custom",
     )
     header: bool = option(
         "custom: whether the first line names the columns.",
         default=True,
-        needs=("task_name=custom",),
+        needs="task_name=custom",
     )
     skip_malformed_rows: bool = option(
         "Whether to skip, and count, rows with a wrong number of columns and "
@@ -88,7 +88,7 @@ class EmbeddingsConfig(DataOptions, FineTuningOptions):
         "custom: the largest similarity, which means a cosine of 1; 0 means a "
         "cosine of 0.",
         default=1.0,
-        needs=("task_name=custom",),
+        needs="task_name=custom",
     )
     pooling: str | None = option(
         "What becomes the vector of a text: the mean or max of the last layer "

@@ -78,14 +78,14 @@ class NerConfig(DataOptions, DistillationOptions):
         "weights; sum_all uses all layers but the embeddings.",
         default="concat_last_four",
         choices=HIDDEN_STATES,
-        needs=("mode=feature_based",),
+        needs="mode=feature_based",
     )
     lstm_size: int = option(
         "Size of the LSTMs of feature_based, in each direction.",
         default=768,
         at_least=1,
         at_most=10**6,
-        needs=("mode=feature_based",),
+        needs="mode=feature_based",
     )
 
     def check(self) -> None:

@@ -38,7 +38,7 @@ class PretrainingDataConfig(CreationConfig):
         default=None,
         at_least=1,
         at_most=1024,
-        needs=("runner=local",),
+        needs="runner=local",
     )
     runner: str = option(
         "What runs the job: this machine, or the runner of Apache Beam. The "
@@ -51,7 +51,7 @@ class PretrainingDataConfig(CreationConfig):
         "'--runner=FlinkRunner --flink_master=...'. Default: Beam runs in this "
         "process, for a first try.",
         fallback="",
-        needs=("runner=beam",),
+        needs="runner=beam",
     )
 
     def check(self) -> None:
