@@ -11,6 +11,7 @@ No other module of the package reads `absl.flags.FLAGS`.
 
 import dataclasses
 import os
+import re
 import signal
 import sys
 import typing
@@ -27,6 +28,9 @@ from bert_tf.errors import InputError, listed
 from bert_tf.options import OptionError, Options
 
 FLAGS = flags.FLAGS
+
+# An argument in a message, perhaps with its value; see `bert_tf.errors`.
+_ARGUMENT = re.compile(r"`(\w+)(=[^`]*)?`")
 
 _DEFINE: dict[type, Callable[..., Any]] = {
     bool: flags.DEFINE_bool,
@@ -133,10 +137,15 @@ def _start(
         if module.startswith("bert_tf."):
             for flag in defined:
                 FLAGS.register_key_flag_for_module(sys.argv[0], flag)
-    app.run(
-        lambda argv: _guarded(prepare),
-        flags_parser=lambda argv: _parse(argv, required),
-    )
+    logger = logging.get_absl_logger()
+    logger.addFilter(_name_flags)
+    try:
+        app.run(
+            lambda argv: _guarded(prepare),
+            flags_parser=lambda argv: _parse(argv, required),
+        )
+    finally:
+        logger.removeFilter(_name_flags)
 
 
 def _parse(argv: Sequence[str], required: Sequence[str]) -> list[str]:
@@ -192,6 +201,30 @@ def _guarded(prepare: Callable[[], Callable[[], Any]]) -> None:
 
 def fail(message: str, status: int) -> NoReturn:
     """Prints an error message in one line and exits with `status`."""
-    line = " ".join(message.split())
+    line = " ".join(with_flags(message).split())
     print(f"{sys.argv[0]}: error: {line}", file=sys.stderr)
     sys.exit(status)
+
+
+def with_flags(message: str) -> str:
+    """Returns a message with flags in place of the arguments that it names.
+
+    "`labels` needs `header=False`" becomes "--labels needs --noheader". Other
+    words in backquotes stay as they are.
+    """
+
+    def flag(argument: re.Match[str]) -> str:
+        name, value = argument.groups()
+        if name not in FLAGS:
+            return argument[0]
+        if FLAGS[name].boolean and value in ("=True", "=False"):
+            return f"--{'no' if value == '=False' else ''}{name}"
+        return f"--{name}{value or ''}"
+
+    return _ARGUMENT.sub(flag, message)
+
+
+def _name_flags(record: Any) -> bool:
+    """Names flags in a message of the log; a filter of a logger."""
+    record.msg, record.args = with_flags(record.getMessage()), ()
+    return True

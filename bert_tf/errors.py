@@ -3,12 +3,18 @@
 An error message says in one line what is wrong, where, and what to do. There
 are three forms:
 
-- a wrong value: `wrong_value("--top_k", "at least 1", 0)` gives
-  "--top_k must be at least 1; got 0."
+- a wrong value: `wrong_value("`top_k`", "at least 1", 0)` gives
+  "`top_k` must be at least 1; got 0."
 - a file, with the line where known: `in_file("train.tsv", "expected 4 columns,
   found 3.", line=17)` gives "train.tsv:17: expected 4 columns, found 3."
 - an event, in a sentence of its own: "Worker 1 exited during training. Restart
   all workers with the same command to resume from step 3,000."
+
+A message names an argument in backquotes, with its value where that helps, as
+Python code would pass it: "`labels`", "`problem=regression`", "`header=False`".
+On a command line `bert_tf.cli` makes flags of them: "--labels",
+"--problem=regression", "--noheader". No other module needs to know which door
+a user came through.
 """
 
 import difflib
@@ -32,7 +38,7 @@ def wrong_value(
     """Returns an error for a value that breaks a requirement.
 
     Args:
-      name: What has the value: an option such as "--top_k", or a noun phrase.
+      name: What has the value: an argument such as "`top_k`", or a noun phrase.
       requirement: What the value must be: "at least 1", "one of a, b or c".
       value: The value that was given.
       advice: A sentence on what to do.

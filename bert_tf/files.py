@@ -124,7 +124,7 @@ def _input_error(verb: str, path: str, error: BaseException) -> InputError:
     return InputError(f"Cannot {verb} {path}: {reason(error)}.")
 
 
-def expand(patterns: str, flag: str | None = None) -> list[str]:
+def expand(patterns: str, argument: str | None = None) -> list[str]:
     """Lists the files of a comma-separated list of globs.
 
     Each pattern's files are sorted and the patterns keep their order. A file
@@ -134,12 +134,12 @@ def expand(patterns: str, flag: str | None = None) -> list[str]:
 
     Args:
       patterns: Paths or globs, separated by commas; blank items are ignored.
-      flag: The flag that has the patterns, without dashes, for messages.
+      argument: The argument that has the patterns, for messages.
 
     Raises:
       InputError: A pattern matches no file, or there is no pattern.
     """
-    place = f"--{flag}" if flag else "The list of files"
+    place = f"`{argument}`" if argument else "The list of files"
     items = [item.strip() for item in patterns.split(",") if item.strip()]
     if not items:
         raise InputError(

@@ -432,7 +432,7 @@ def _warn_of_zero(best: float, at_zero: float) -> None:
             "The best F1, %.1f, is that of answering no question, for which "
             "evaluate-v2.0.py gives a best_f1_thresh of 0.0. With a threshold "
             "of 0.0, F1 would be %.1f; to answer no question, pass "
-            "--null_score_diff_threshold=-1e6.",
+            "`null_score_diff_threshold=-1e6`.",
             best,
             at_zero,
         )

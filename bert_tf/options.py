@@ -7,7 +7,8 @@
 
 The name, type, default, range, choices and help text of an option are declared
 once. `bert_tf.cli` makes command-line flags of them; Python code passes them as
-keyword arguments.
+keyword arguments. What else the house must know of an option is declared there
+too, and `named` finds the options of which it is true.
 """
 
 import dataclasses
@@ -53,6 +54,16 @@ class Option:
         taken from the checkpoint, if the checkpoint does not record it.
       per_worker: Whether the workers of a run may have different values, as
         for paths, device names and options that do not affect the results.
+      recorded: Whether a model records it, so that a run that uses the model
+        has the same value by default: a field of `interop.Pretrained`.
+      decides: What it decides in a fine-tuning, besides the task and the data.
+        "model": how each model is trained. "setting" and "seed": the same, but
+        a search has several settings, and several trainings have several
+        seeds. "score": which model is the best. Empty: none of these.
+      needs: What the option needs to have an effect: another option,
+        "teacher", an option with a value, "mode=feature_based", or one of
+        several, "task_name=custom or unlabeled_file". What a job does not have
+        is not needed.
     """
 
     help: str
@@ -62,6 +73,9 @@ class Option:
     below: float | None = None
     fallback: Any = None
     per_worker: bool = False
+    recorded: bool = False
+    decides: str = ""
+    needs: str = ""
 
     @property
     def range(self) -> str:
@@ -111,7 +125,7 @@ class Options:
             if value is None and default is None:
                 continue
             if fault := _fault(value, kind, known):
-                raise OptionError(f"--{name} {fault}")
+                raise OptionError(f"`{name}` {fault}")
 
     def check(self) -> None:
         """Compares options with each other and looks for the files they name.
@@ -124,12 +138,50 @@ class Options:
         """
 
     def shared(self) -> dict[str, Any]:
-        """Returns the options that all workers must share, by `--name`."""
+        """Returns the options that all workers must share, by name.
+
+        The names are those of messages, in backquotes.
+        """
         return {
-            f"--{name}": getattr(self, name)
+            f"`{name}`": getattr(self, name)
             for name, (_, known) in declared(type(self)).items()
             if not known.per_worker
         }
+
+    def require_effect(self, other: str) -> None:
+        """Raises InputError for an option that is given in vain.
+
+        Args:
+          other: The option that it needs; see `Option.needs`.
+        """
+        for name, needs in self.without_effect().items():
+            need, _, _ = needs.partition(" or ")
+            if need.partition("=")[0] != other:
+                continue
+            fault = f"without `{other}`"
+            if need != other:
+                fault = f"with `{other}={getattr(self, other)}`"
+            raise InputError(
+                f"`{name}` has no effect {fault}. Leave it out, or give "
+                f"`{need}`."
+            )
+
+    def without_effect(self) -> dict[str, str]:
+        """Returns what options need that are given in vain, by their names."""
+        return {
+            name: known.needs
+            for name, (_, known) in declared(type(self)).items()
+            if getattr(self, name) != self.__dataclass_fields__[name].default
+            and known.needs
+            and not any(map(self._is_met, known.needs.split(" or ")))
+        }
+
+    def _is_met(self, need: str) -> bool:
+        name, _, wanted = need.partition("=")
+        if name not in self.__dataclass_fields__:
+            return True
+        value = getattr(self, name)
+        return value.lower() == wanted if wanted else value is not None
 
     def with_fallbacks(self) -> "typing.Self":
         """Returns a copy in which no option waits for its fallback."""
@@ -151,6 +203,18 @@ def declared(config: type[Options]) -> dict[str, tuple[type, Option]]:
         for field in dataclasses.fields(config)
         if "option" in field.metadata
     }
+
+
+def named(config: type[Options], **declaration: Any) -> list[str]:
+    """Returns the names of the options with a declaration, in their order.
+
+    For example the recorded ones: `named(ClassifierConfig, recorded=True)`.
+    """
+    return [
+        name
+        for name, (_, known) in declared(config).items()
+        if all(getattr(known, key) == v for key, v in declaration.items())
+    ]
 
 
 def required(config: type[Options]) -> list[str]:

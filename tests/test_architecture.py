@@ -212,6 +212,58 @@ def test_only_the_command_line_imports_absl_flags():
     )
 
 
+# A word that is a flag, or the beginning of one: f"--{name}".
+FLAG = re.compile(r"(?<!-)--([a-z]|$)")
+# The programs whose whole command lines may be part of a message.
+COMMAND = re.compile(r"(\.py|pip install|docker run)( --\S+)+")
+# Modules whose strings name flags, besides those of help texts.
+NAMES_FLAGS = {
+    **dict.fromkeys(["cli", "command", "completion"], "the command line"),
+    "corpus.beam": "options of Beam, which are words of a command line",
+    "interop.checkpoint": "a command that downloads a file",
+    "serving.readme": "commands that start a server",
+}
+
+
+def texts_with_flags(tree: ast.Module) -> list[str]:
+    """Returns the strings that name flags, but docstrings and help texts.
+
+    Messages name arguments in backquotes; see `bert_tf.errors`.
+    """
+    helps = [
+        part
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "option"
+        for part in ast.walk(node)
+    ]
+    of_helps = {node.id for node in helps if isinstance(node, ast.Name)}
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and of_helps & {
+            ast.unparse(target) for target in node.targets
+        }:
+            helps.extend(ast.walk(node))
+    lines = docstring_lines(tree)
+    return [
+        f"{node.lineno}: {node.value}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and FLAG.search(COMMAND.sub("", node.value))
+        and node.lineno not in lines
+        and node not in helps
+    ]
+
+
+def test_only_the_command_line_names_flags():
+    found = {
+        name_of(path).removeprefix("bert_tf."): texts
+        for path in LIBRARY
+        if (texts := texts_with_flags(tree_of(path)))
+    }
+    assert not {n: found[n] for n in found.keys() - NAMES_FLAGS.keys()}
+    assert found.keys() == NAMES_FLAGS.keys(), "Remove these exceptions"
+
+
 def test_the_model_does_not_import_tensorflow():
     paths = [path for path in LIBRARY if part_of(name_of(path)) in KERAS_ONLY]
     assert len(paths) >= len(KERAS_ONLY)
@@ -383,6 +435,20 @@ def test_circles_are_found():
     assert imports == {"p.a": {"p.b"}, "p.b": {"p.c"}, "p.c": {"p.a"}}
     with pytest.raises(graphlib.CycleError):
         graphlib.TopologicalSorter(imports).prepare()
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ('f("Give --labels.")', 1),
+        ('f(f"--{name} is 1")', 1),
+        ('"""Docs: --labels."""\nf("a--b ---")', 1),
+        ('f("Give `a`. Run x.py --a=1 --b or pip install --c")', 0),
+        ('H = "As --a."\nx = option("Like --labels.")\ny = option(H)', 0),
+    ],
+)
+def test_flags_are_found(text, count):
+    assert len(texts_with_flags(ast.parse(text))) == count
 
 
 def test_comments_and_docstrings_are_not_code(write):

@@ -9,6 +9,7 @@ import textwrap
 
 import in_process
 import pytest
+from absl import logging
 from checkout import ROOT
 
 from bert_tf import cli, command
@@ -16,6 +17,7 @@ from bert_tf.options import declared
 
 SCRIPT = """
     import dataclasses
+    from absl import logging
     from bert_tf import cli
     from bert_tf.errors import InputError
     from bert_tf.options import Options, option
@@ -31,6 +33,10 @@ SCRIPT = """
         name = config.input_file
         if name == "bad":
             raise InputError("The file is bad.\\nName another one.")
+        if name.startswith("says "):
+            message = name.removeprefix("says ")
+            logging.warning(message.replace("%", "%%") + " of %r", "x")
+            raise InputError(message)
         if name == "missing":
             open("/nowhere/at/all")
         if name == "bug":
@@ -113,6 +119,29 @@ def test_a_mistake_is_reported_in_one_line(
     out, err = capsys.readouterr()
     assert message in err
     assert (out, err.count("\n")) == ("", 1)
+
+
+@pytest.mark.parametrize(
+    ("message", "printed"),
+    [
+        ("Give `input_file`.", "Give --input_file."),
+        ("`input_file=a b/%s` is `x y`", "--input_file=a b/%s is `x y`"),
+        ("`do_lower_case=False`", "--nodo_lower_case"),
+        ("`do_lower_case=True`", "--do_lower_case"),
+        ("`do_lower_case=false`", "--do_lower_case=false"),
+        ("`other` or `hf login`, `dropout", "`other` or `hf login`, `dropout"),
+    ],
+)
+def test_messages_name_flags_for_arguments(
+    launch, capsys, caplog, message, printed
+):
+    """Errors and the log; other words in backquotes stay as they are."""
+    assert launch([f"--input_file=says {message}"]) == 1
+    error = in_process.the_error(capsys, "cli_script")
+    assert error == f"cli_script.py: error: {printed}"
+    assert caplog.messages == [f"{printed} of 'x'"]
+    # Python code sees arguments again.
+    assert not logging.get_absl_logger().filters
 
 
 def test_names_need_to_be_utf_8_for_tensorflow_only(script, launch, capsys):

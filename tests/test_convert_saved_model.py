@@ -189,7 +189,7 @@ def test_answers_are_scored(launch, tmp_path, version, outputs, exact):
 
 
 def test_an_encoder_cannot_be_scored(launch, tmp_path):
-    message = "--eval_file needs an export with a task; a/7 is an encoder"
+    message = "`eval_file` needs an export with a task; a/7 is an encoder"
     with pytest.raises(InputError, match=message):
         score_of("encoder", ENCODING, tmp_path, "a.tsv")
 

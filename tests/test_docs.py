@@ -190,13 +190,19 @@ def text_of(node):
     return node.value if is_text else "\0"
 
 
+def with_flags(text):
+    """Returns a message as scripts print it; see `cli.with_flags`."""
+    text = re.sub(r"`(\w+)=False`", r"--no\1", text)
+    return re.sub(r"`([\w\0]+)(=[^`]*)?`", r"--\1\2", text)
+
+
 def test_messages_are_still_in_the_code():
     page = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
     ours, mark, _ = page.partition("<!-- From here on")
     assert mark
     quoted = re.findall(r"^\*\*`(.+)`\*\*$", ours, re.MULTILINE)
     assert len(quoted) > 40
-    texts = [text.replace("%%", "%") for text in message_texts()]
+    texts = [with_flags(text.replace("%%", "%")) for text in message_texts()]
     for message in quoted:
         parts = [part.strip(" .") for part in message.split("...")]
         assert len(max(parts, key=len)) > 15, message

@@ -6,11 +6,11 @@ from bert_tf import errors
 
 
 def test_values_and_files():
-    with pytest.raises(ValueError, match="--top_k must be at least 1; got 0"):
-        raise errors.wrong_value("--top_k", "at least 1", 0)
-    errors.require_choice("--head", "a", ("a", "b"))
-    with pytest.raises(ValueError, match="--head must be one of a or b; got"):
-        errors.require_choice("--head", "c", ("a", "b"))
+    with pytest.raises(ValueError, match="`top_k` must be at least 1; got 0"):
+        raise errors.wrong_value("`top_k`", "at least 1", 0)
+    errors.require_choice("`head`", "a", ("a", "b"))
+    with pytest.raises(ValueError, match="`head` must be one of a or b; got"):
+        errors.require_choice("`head`", "c", ("a", "b"))
     error = errors.in_file("train.tsv", "expected 4 columns.", line=17)
     assert str(error) == "train.tsv:17: expected 4 columns."
     assert str(errors.in_file("x.json", "is empty.")) == "x.json: is empty."

@@ -62,7 +62,7 @@ def test_expand(root):
     assert files.expand(f"{root}/*") == [other, brackets, a, b]
     assert files.expand(f"{manifest},{brackets}") == [manifest, brackets]
     assert files.expand(f"{b}*") == [b]
-    with pytest.raises(InputError, match=r"^--x has '.*/m\*', which match"):
+    with pytest.raises(InputError, match=r"^`x` has '.*/m\*', which match"):
         files.expand(f"{a},{root}/m*", "x")
     with pytest.raises(InputError, match=r"^The list of files is empty"):
         files.expand(" , ")

@@ -6,7 +6,8 @@ import pathlib
 import numpy as np
 import pytest
 
-from bert_tf.options import OptionError, Options, option, required
+from bert_tf.errors import InputError
+from bert_tf.options import OptionError, Options, named, option, required
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -19,6 +20,9 @@ class Config(Options):
     length: int = option("A length.", fallback=128, at_most=512)
     is_cased: bool | None = option("Casing.", default=None)
     kind: str = option("A kind.", default="a", choices=("a", "b"))
+    size: int = option("A size.", fallback=3, needs="kind=b or labels")
+    depth: int = option("A depth.", default=2, needs="labels")
+    speed: int = option("A speed.", default=1, needs="of_another_job")
 
 
 def test_values_are_converted():
@@ -37,21 +41,21 @@ def test_values_are_converted():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"rate": 1.5}, "--rate must be at most 1.0; got 1.5"),
-        ({"rate": float("nan")}, "--rate must be a finite number; got nan"),
-        ({"share": 1.0}, "--share must be below 1; got 1.0"),
-        ({"share": -0.1}, "--share must be at least 0; got -0.1"),
-        ({"share": float("nan")}, "--share must be a finite number; got nan"),
-        ({"steps": 0}, "--steps must be at least 1; got 0"),
-        ({"steps": 2.0}, "--steps must be an integer; got 2.0"),
-        ({"steps": True}, "--steps must be an integer; got True"),
-        ({"length": 513}, "--length must be at most 512; got 513"),
-        ({"labels": "a,b"}, "--labels must be a list of strings; got 'a,b'"),
-        ({"is_cased": 1}, "--is_cased must be true or false; got 1"),
-        ({"kind": "c"}, "--kind must be one of a or b; got 'c'"),
-        ({"path": 3}, "--path must be a string; got 3"),
-        ({"path": None}, "--path must be a string; got None"),
-        ({"rate": None}, "--rate must be a number; got None"),
+        ({"rate": 1.5}, "`rate` must be at most 1.0; got 1.5"),
+        ({"rate": float("nan")}, "`rate` must be a finite number; got nan"),
+        ({"share": 1.0}, "`share` must be below 1; got 1.0"),
+        ({"share": -0.1}, "`share` must be at least 0; got -0.1"),
+        ({"share": float("nan")}, "`share` must be a finite number; got nan"),
+        ({"steps": 0}, "`steps` must be at least 1; got 0"),
+        ({"steps": 2.0}, "`steps` must be an integer; got 2.0"),
+        ({"steps": True}, "`steps` must be an integer; got True"),
+        ({"length": 513}, "`length` must be at most 512; got 513"),
+        ({"labels": "a,b"}, "`labels` must be a list of strings; got 'a,b'"),
+        ({"is_cased": 1}, "`is_cased` must be true or false; got 1"),
+        ({"kind": "c"}, "`kind` must be one of a or b; got 'c'"),
+        ({"path": 3}, "`path` must be a string; got 3"),
+        ({"path": None}, "`path` must be a string; got None"),
+        ({"rate": None}, "`rate` must be a number; got None"),
     ],
 )
 def test_invalid_values_are_rejected(values, message):
@@ -69,7 +73,43 @@ def test_a_fallback_waits_until_it_is_needed():
 
 def test_workers_share_the_other_options():
     shared = Config(path="x").shared()
-    assert {*Config.__dataclass_fields__} - {n[2:] for n in shared} == {"path"}
+    assert {*Config.__dataclass_fields__} - {n.strip("`") for n in shared} == {
+        "path"
+    }
+
+
+def test_options_are_found_by_their_declaration():
+    assert named(Config, per_worker=True) == ["path"]
+    assert named(Config, fallback=None, needs="labels") == ["depth"]
+
+
+@pytest.mark.parametrize(
+    ("values", "other", "message"),
+    [
+        (
+            {"size": 3},
+            "kind",
+            "`size` has no effect with `kind=a`. Leave it ou",
+        ),
+        ({"size": 3, "kind": "b"}, "kind", None),
+        ({"size": 3, "labels": ["x"]}, "kind", None),
+        (
+            {"depth": 3},
+            "labels",
+            "no effect without `labels`. Leave it out, or",
+        ),
+        ({"depth": 3}, "kind", None),
+        ({"depth": 2}, "labels", None),
+        ({"speed": 2}, "of_another_job", None),
+    ],
+)
+def test_options_that_are_given_in_vain(values, other, message):
+    config = Config(path="x", **values)
+    if message is None:
+        config.require_effect(other)
+        return
+    with pytest.raises(InputError, match=message):
+        config.require_effect(other)
 
 
 def test_an_option_without_a_default_is_required():

@@ -314,7 +314,7 @@ def test_python_and_the_command_line_agree(done, inputs, tmp_path):
     evaluated = classifier.run(ClassifierConfig(**flags))
     assert keras.config.dtype_policy().name == "float32"
     assert evaluated.release is None
-    with pytest.raises(OptionError, match=r"--num_seeds must be at least 1"):
+    with pytest.raises(OptionError, match=r"`num_seeds` must be at least 1"):
         ClassifierConfig(**flags, num_seeds=0)
     np.testing.assert_allclose(
         evaluated.metrics["eval_loss"], trained.metrics["eval_loss"], rtol=0.1

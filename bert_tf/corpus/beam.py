@@ -117,7 +117,7 @@ def _import_beam() -> Any:
         import apache_beam
     except ModuleNotFoundError as error:
         raise missing(
-            "--runner=beam", f"apache-beam ({error})", "beam"
+            "`runner=beam`", f"apache-beam ({error})", "beam"
         ) from error
     finally:
         standard_logging.disable(standard_logging.NOTSET)
@@ -128,7 +128,7 @@ def _import_beam() -> Any:
 
 def _options_error(options: str, reason: str) -> InputError:
     line = " ".join(reason.split())
-    return InputError(f"--beam_options={options!r} cannot be used: {line}")
+    return InputError(f"`beam_options={options!r}` cannot be used: {line}")
 
 
 def _runner_name(given: str | None, known: list[str]) -> str:
@@ -141,7 +141,7 @@ def _runner_name(given: str | None, known: list[str]) -> str:
         if spelling in by_lower_case:
             return by_lower_case[spelling]
     raise wrong_value(
-        "--runner in --beam_options",
+        "--runner in `beam_options`",
         f"one of {listed(known, last='or', most=20)}",
         name,
     )

@@ -171,7 +171,7 @@ class OutputPlan:
         if self.total < len(self.paths):
             raise InputError(
                 f"The text gives only {self.total} instances for "
-                f"{len(self.paths)} files. Name fewer files in --output_file."
+                f"{len(self.paths)} files. Name fewer files in `output_file`."
             )
 
     def chunks(self) -> Iterator[Chunk]:
@@ -481,7 +481,7 @@ def check_text(config: CreationConfig, counts: Mapping[str, int]) -> None:
     """Raises InputError if a text gives no instances."""
     if not counts["sentences"]:
         raise InputError(
-            f"--input_file={config.input_file} has only blank lines. Name "
+            f"`input_file={config.input_file}` has only blank lines. Name "
             "files with text."
         )
     if not config.next_sentence:
@@ -494,7 +494,7 @@ def check_text(config: CreationConfig, counts: Mapping[str, int]) -> None:
         raise InputError(
             "Next-sentence prediction needs at least 2 documents, to take "
             "random sentences from another one; the text has 1 document. "
-            f"{advice} --nonext_sentence."
+            f"{advice} `next_sentence=False`."
         )
     if counts["sentences"] == counts["documents"]:
         advice = (
@@ -505,7 +505,7 @@ def check_text(config: CreationConfig, counts: Mapping[str, int]) -> None:
         raise InputError(
             "Next-sentence prediction needs documents of several sentences, "
             f"one per line; the text has {counts['documents']:,} documents of "
-            f"1 sentence. {advice} or pass --nonext_sentence."
+            f"1 sentence. {advice} or pass `next_sentence=False`."
         )
 
 
@@ -514,8 +514,8 @@ def check_instances(config: CreationConfig, counts: Mapping[str, int]) -> None:
     unknown = counts["unknown_tokens"] / counts["tokens"]
     if unknown > _SUSPICIOUS_UNKNOWN:
         logging.warning(
-            "%.0f %% of the tokens are [UNK]. Check that --vocab_file, "
-            "--do_lower_case and --strip_accents fit the text.",
+            "%.0f %% of the tokens are [UNK]. Check that `vocab_file`, "
+            "`do_lower_case` and `strip_accents` fit the text.",
             100 * unknown,
         )
     beyond = counts["tokens_beyond_an_instance"] / counts["tokens"]
@@ -534,7 +534,7 @@ def check_instances(config: CreationConfig, counts: Mapping[str, int]) -> None:
         logging.warning(
             "%.0f %% of the instances have a random next sentence. Many "
             "documents have one sentence, or sentences are longer than "
-            "--max_seq_length.",
+            "`max_seq_length`.",
             100 * random_next,
         )
 
@@ -599,8 +599,8 @@ def require_next_sentence(outputs: Iterable[str]) -> None:
         found = list(_manifest_settings([path], "next_sentence"))
         if found == [{"next_sentence": False}]:
             raise InputError(
-                f"{path} was made with --nonext_sentence. Pass "
-                "--nonext_sentence here too."
+                f"{path} was made with `next_sentence=False`. Pass "
+                "`next_sentence=False` here too."
             )
 
 

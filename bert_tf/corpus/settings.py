@@ -127,12 +127,12 @@ class CreationConfig(Options):
         super().__post_init__()
         if self.masked_lm_prob <= 0:
             raise wrong_value(
-                "--masked_lm_prob", "above 0", self.masked_lm_prob
+                "`masked_lm_prob`", "above 0", self.masked_lm_prob
             )
         shares = self.mask_share, self.random_share, self.keep_share
         if min(shares) < 0 or not math.isclose(sum(shares), 1):
             raise InputError(
-                "--mask_share, --random_share and --keep_share must be from 0 "
+                "`mask_share`, `random_share` and `keep_share` must be from 0 "
                 "to 1 with a sum of 1; got {}, {} and {}.".format(*shares)
             )
 
@@ -162,7 +162,7 @@ class CreationConfig(Options):
 
     def input_paths(self) -> list[str]:
         """Returns the text files in the order in which they are read."""
-        return files.expand(self.input_file, flag="input_file")
+        return files.expand(self.input_file, "input_file")
 
     @property
     def named_outputs(self) -> list[str]:
@@ -180,14 +180,14 @@ class CreationConfig(Options):
         paths = self.named_outputs
         if not paths:
             raise wrong_value(
-                "--output_file",
+                "`output_file`",
                 "a comma-separated list of files to write",
                 self.output_file,
             )
         special = next(filter(files.is_special, paths), None)
         if special:
             raise InputError(
-                f"--output_file must name files; {special} is a device or a "
+                f"`output_file` must name files; {special} is a device or a "
                 "pipe, which cannot have a manifest next to it. Name a file."
             )
         files.check_outputs(

@@ -153,7 +153,7 @@ def _document(line: str, field: str, position: _LinePosition) -> str:
         fault = f"expected a field {field!r}, found an empty object"
     raise in_file(
         position.block.path,
-        f"{fault}. Name the field that holds the text with --jsonl_field.",
+        f"{fault}. Name the field that holds the text with `jsonl_field`.",
         position.line,
     )
 
@@ -167,7 +167,7 @@ def decode(block: TextBlock, errors: str) -> str:
         raise in_file(
             block.path,
             f"byte 0x{block.text[error.start]:02x} is not UTF-8. Convert the "
-            "file to UTF-8 or pass --errors=replace.",
+            "file to UTF-8 or pass `errors=replace`.",
             _LinePosition(block, lines_before).line,
         ) from error
 

@@ -115,7 +115,7 @@ class PretrainingData:
         logging.info(
             "Packing, measured on %d examples: tokens fill %.1f %% of a row "
             "without packing and %.1f %% with packing, %.2f examples per row. "
-            "An update of --train_batch_size=%d rows has about %.0f examples",
+            "An update of `train_batch_size=%d` rows has about %.0f examples",
             fill.examples,
             100 * fill.unpacked,
             100 * fill.packed,

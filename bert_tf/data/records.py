@@ -266,12 +266,12 @@ class DamageError(InputError):
 
 @contextlib.contextmanager
 def suggest_skip_corrupt() -> Iterator[None]:
-    """Adds to a `DamageError` the flag that skips damaged records."""
+    """Adds to a `DamageError` the option that skips damaged records."""
     try:
         yield
     except DamageError as error:
         raise InputError(
-            f"{error} Or pass --skip_corrupt_records to use the rest of it."
+            f"{error} Or pass `skip_corrupt_records` to use the rest of it."
         ) from error
 
 
@@ -347,11 +347,11 @@ def _check_feature(
         )
     if size != feature.size:
         expected, advice = "", ""
-        if feature.length_flag and len(feature.shape) == 1:
-            expected = f" (--{feature.length_flag}={feature.size})"
+        if feature.length_option and len(feature.shape) == 1:
+            expected = f" (`{feature.length_option}={feature.size}`)"
             advice = (
-                f" Pass --{feature.length_flag}={size}, or create the records "
-                "again."
+                f" Pass `{feature.length_option}={size}`, or create the "
+                "records again."
             )
         raise in_file(
             path,

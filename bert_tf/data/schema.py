@@ -21,7 +21,7 @@ class Feature:
     name: str
     shape: tuple[int, ...]  # In one example; () for a single value.
     dtype: Literal["int64", "float32"] = "int64"  # In the file.
-    length_flag: str | None = None  # Sets the length of the last axis.
+    length_option: str | None = None  # Sets the length of the last axis.
 
     @property
     def size(self) -> int:
@@ -31,7 +31,7 @@ class Feature:
     @property
     def is_sequence(self) -> bool:
         """Whether the last axis is the padded sequence."""
-        return self.length_flag == "max_seq_length"
+        return self.length_option == "max_seq_length"
 
 
 Schema = tuple[Feature, ...]
@@ -47,13 +47,13 @@ def pretraining_schema(
     with weight 0.0. `next_sentence_labels` is 0 for a real next segment and 1
     for a random one.
     """
-    flag = "max_predictions_per_seq"
+    option = "max_predictions_per_seq"
     predictions = (max_predictions_per_seq,)
     return (
         *_sequences(_INPUTS, max_seq_length),
-        Feature("masked_lm_positions", predictions, "int64", flag),
-        Feature("masked_lm_ids", predictions, "int64", flag),
-        Feature("masked_lm_weights", predictions, "float32", flag),
+        Feature("masked_lm_positions", predictions, "int64", option),
+        Feature("masked_lm_ids", predictions, "int64", option),
+        Feature("masked_lm_weights", predictions, "float32", option),
         Feature("next_sentence_labels", (1,)),
     )
 

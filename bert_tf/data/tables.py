@@ -112,7 +112,7 @@ def _read_objects(
                 where,
                 f"no key {lacking!r}; the keys are "
                 f"{listed(value, quote=True)}. Add it (null is an empty text) "
-                "or pass --skip_malformed_rows.",
+                "or pass `skip_malformed_rows`.",
             )
         else:
             skip("without one of the keys", where)
@@ -170,7 +170,7 @@ def _read_table(
             raise in_file(
                 where,
                 f"expected {expected}, found {len(fields)}. Fix the row or "
-                "pass --skip_malformed_rows.",
+                "pass `skip_malformed_rows`.",
             )
         else:
             num_skipped += 1

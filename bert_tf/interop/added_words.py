@@ -91,14 +91,14 @@ def add_words(source: Pretrained, path: str) -> Pretrained:
         casing is unknown.
     """
     config, vocab = source.config, source.vocab
-    for flag, value in (
+    for name, value in (
         ("bert_config_file", config),
         ("vocab_file", vocab),
         ("do_lower_case", source.do_lower_case),
     ):
         if value is None:
             raise in_file(
-                source.path, f"--add_words needs --{flag}, which is unknown."
+                source.path, f"`add_words` needs `{name}`, which is unknown."
             )
     assert config is not None
     assert vocab is not None

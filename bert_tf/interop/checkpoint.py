@@ -36,6 +36,7 @@ from bert_tf.interop.settings_files import (
     TEXT,
     TEXT_BY_NAME,
     TEXTS,
+    Check,
 )
 from bert_tf.tokenization.vocabulary_file import read_tokens
 from bert_tf.training.weights import Weights, require_shape
@@ -60,17 +61,18 @@ PROBLEM_TYPES = (
 # The target of the language model head in pre-training.
 OBJECTIVES = ("masked_lm", "causal_lm")
 
-# Options with which texts became features in training; flags of the scripts.
-TRAINED_WITH = (
-    "max_seq_length",
-    "doc_stride",
-    "window_pooling",
-    "max_query_length",
-    "version_2_with_negative",
-    "pooling",
-    "normalize",
-    "is_pair",
-)
+
+def _recorded(check: Check, *, of_training: bool = False) -> Any:
+    """Declares a field of `Pretrained` that `bert_tf.json` records.
+
+    Args:
+      check: What a value in the file must be.
+      of_training: Whether it says how texts became features in training, so
+        that jobs use the model in the same way by default. The options of jobs
+        with this name are declared as `recorded`.
+    """
+    metadata = {"check": check, "of_training": of_training}
+    return dataclasses.field(default=None, metadata=metadata)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,24 +122,24 @@ class Pretrained:
     weights: Weights
     config: BertConfig | None = None
     vocab: tuple[str, ...] | None = None
-    do_lower_case: bool | None = None
-    strip_accents: bool | None = None
-    labels: tuple[str, ...] | None = None
-    head: str | None = None
-    problem_type: str | None = None
-    classifier_dropout: float | None = None
-    activation_fn: str | None = None
-    objective: str | None = None
-    max_seq_length: int | None = None
-    doc_stride: int | None = None
-    window_pooling: str | None = None
-    max_query_length: int | None = None
-    version_2_with_negative: bool | None = None
-    pooling: str | None = None
-    normalize: bool | None = None
-    is_pair: bool | None = None
-    prompts: Mapping[str, str] | None = None
-    default_prompt_name: str | None = None
+    do_lower_case: bool | None = _recorded(BOOLEAN)
+    strip_accents: bool | None = _recorded(BOOLEAN)
+    labels: tuple[str, ...] | None = _recorded(TEXTS)
+    head: str | None = _recorded(TEXT)
+    problem_type: str | None = _recorded(TEXT)
+    classifier_dropout: float | None = _recorded(RATE)
+    activation_fn: str | None = _recorded(TEXT)
+    objective: str | None = _recorded(TEXT)
+    max_seq_length: int | None = _recorded(COUNT, of_training=True)
+    doc_stride: int | None = _recorded(COUNT, of_training=True)
+    window_pooling: str | None = _recorded(TEXT, of_training=True)
+    max_query_length: int | None = _recorded(COUNT, of_training=True)
+    version_2_with_negative: bool | None = _recorded(BOOLEAN, of_training=True)
+    pooling: str | None = _recorded(TEXT, of_training=True)
+    normalize: bool | None = _recorded(BOOLEAN, of_training=True)
+    is_pair: bool | None = _recorded(BOOLEAN, of_training=True)
+    prompts: Mapping[str, str] | None = _recorded(TEXT_BY_NAME)
+    default_prompt_name: str | None = _recorded(TEXT)
     unsupported_modules: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -153,8 +155,8 @@ class Pretrained:
 
     @property
     def trained_with(self) -> dict[str, Any]:
-        """The values of `TRAINED_WITH` that are known."""
-        values = {name: getattr(self, name) for name in TRAINED_WITH}
+        """How texts became features in training, as far as it is known."""
+        values = {name: getattr(self, name) for name in _TRAINED_WITH}
         return {name: v for name, v in values.items() if v is not None}
 
     @property
@@ -171,27 +173,14 @@ METADATA = "bert_tf.json"
 # The Keras model in a folder that `keras_files.write` wrote.
 KERAS_FILE = "model.keras"
 
-# The keys of bert_tf.json.
-_CHECKS = {
-    "do_lower_case": BOOLEAN,
-    "strip_accents": BOOLEAN,
-    "head": TEXT,
-    "labels": TEXTS,
-    "problem_type": TEXT,
-    "classifier_dropout": RATE,
-    "activation_fn": TEXT,
-    "objective": TEXT,
-    "max_seq_length": COUNT,
-    "doc_stride": COUNT,
-    "window_pooling": TEXT,
-    "max_query_length": COUNT,
-    "version_2_with_negative": BOOLEAN,
-    "pooling": TEXT,
-    "normalize": BOOLEAN,
-    "is_pair": BOOLEAN,
-    "prompts": TEXT_BY_NAME,
-    "default_prompt_name": TEXT,
+# The keys of bert_tf.json; see `_recorded`.
+_RECORDED = {
+    field.name: field.metadata
+    for field in dataclasses.fields(Pretrained)
+    if field.metadata
 }
+_CHECKS = {name: facts["check"] for name, facts in _RECORDED.items()}
+_TRAINED_WITH = [n for n, facts in _RECORDED.items() if facts["of_training"]]
 
 
 def require_checkpoint(path: str) -> bool:
@@ -229,7 +218,7 @@ def require_keeps_optimizer(to: str) -> None:
     """Raises InputError for a format without a place for an optimizer."""
     if to != "google":
         raise InputError(
-            f"--keep_optimizer needs --to=google; --to={to} has no place for "
+            f"`keep_optimizer` needs `to=google`; `to={to}` has no place for "
             "an optimizer."
         )
 
@@ -288,7 +277,7 @@ def write_trained_with(folder: str, pretrained: Pretrained) -> None:
 def read_trained_with(folder: str) -> dict[str, Any]:
     """Reads what `write_trained_with` has written."""
     found = _read_json(folder)
-    return {name: found[name] for name in TRAINED_WITH if name in found}
+    return {name: found[name] for name in _TRAINED_WITH if name in found}
 
 
 def _write_json(folder: str, values: Mapping[str, Any]) -> None:

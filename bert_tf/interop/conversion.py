@@ -118,12 +118,12 @@ def plan(
     # Tensors of Hugging Face files that are not weights.
     for name, why in getattr(source.weights, "explained", {}).items():
         left_over.setdefault(why, []).append(name)
-    left_over["--drop"] = unknown
+    left_over["drop"] = unknown
     left_over[f"not in a model with head {head} in the format {to}"] = [
         n for n in table if n in held and table[n].part not in parts
     ]
     left_over[
-        "optimizer state; --keep_optimizer keeps that of the written weights"
+        "optimizer state; keep_optimizer keeps that of the written weights"
     ] = sorted({*state} - {*kept})
     missing = _missing(table, written, head, to, path)
     reason = f"optional with head {head}"
@@ -150,19 +150,19 @@ def _check_source(
         raise in_file(
             path,
             "the head cannot be determined from the names of the variables. "
-            f"Give --head, one of {listed(HEADS, last='or')}.",
+            f"Give `head`, one of {listed(HEADS, last='or')}.",
         )
     if source.bilstm_head and head != "encoder":
         raise in_file(
             path,
             "no format supports a BiLSTM between encoder and head. "
-            "--head=encoder --drop='bilstm/*' converts the encoder.",
+            "`head=encoder` `drop='bilstm/*'` converts the encoder.",
         )
     if config is None:
         raise in_file(
             path,
             "there is no bert_config.json beside the checkpoint. Give "
-            "--bert_config_file.",
+            "`bert_config_file`.",
         )
     if source.vocab is not None:
         where = f"the vocabulary of {path}"
@@ -171,7 +171,7 @@ def _check_source(
             raise in_file(
                 path,
                 f"the vocabulary has {len(vocab)} tokens, but vocab_size is "
-                f"{config.vocab_size}. Give the right --vocab_file.",
+                f"{config.vocab_size}. Give the right `vocab_file`.",
             )
         warn_if_short(vocab, config.vocab_size, where)
     return config
@@ -210,7 +210,7 @@ def _check_dropped(
         matched = fnmatch.filter(kept, pattern)
         if not matched:
             raise wrong_value(
-                "--drop",
+                "`drop`",
                 f"a pattern of variables in {path} that are not BERT's",
                 pattern,
             )
@@ -219,7 +219,7 @@ def _check_dropped(
         raise in_file(
             path,
             f"variables are not BERT's: {listed(kept, most=3)}. Leave them "
-            "out with --drop, or correct num_hidden_layers.",
+            "out with `drop`, or correct num_hidden_layers.",
         )
 
 
@@ -233,7 +233,7 @@ def _kept_state(
         raise in_file(
             path,
             f"{len(lacking)} of Adam's slots and global_step are missing: "
-            f"{listed(lacking, most=3)}. Run without --keep_optimizer.",
+            f"{listed(lacking, most=3)}. Run without `keep_optimizer`.",
         )
     return [n for n in state if n in slots or not _SLOT.search(n)]
 
@@ -262,7 +262,7 @@ def _missing(
         raise in_file(
             path,
             f"variables of a model with head {head} are missing: "
-            f"{listed(faults, most=3)}. Correct --head, or num_hidden_layers.",
+            f"{listed(faults, most=3)}. Correct `head`, or num_hidden_layers.",
         )
     return missing
 

@@ -58,14 +58,14 @@ def run(config: AttentionConfig) -> str:
     return config.output
 
 
-def _index(config: AttentionConfig, flag: str, count: int) -> int | None:
+def _index(config: AttentionConfig, name: str, count: int) -> int | None:
     """Returns the number of a layer or head, from 0; None for all."""
-    value = getattr(config, flag)
+    value = getattr(config, name)
     if value is None:
         return None
     if not -count <= value < count:
         raise wrong_value(
-            f"--{flag}", f"from 0 to {count - 1}, or from -{count} to -1", value
+            f"`{name}`", f"from 0 to {count - 1}, or from -{count} to -1", value
         )
     return value % count
 

@@ -193,14 +193,14 @@ def _read_unlabeled(
     """Returns the texts of --unlabeled_file."""
     if data_set.problem == "multiple_choice":
         raise InputError(
-            "--unlabeled_file is for texts and pairs, not for the choices of "
+            "`unlabeled_file` is for texts and pairs, not for the choices of "
             f"{data_set.name}. Leave it out."
         )
     columns: dict[str, str] = {"text_a": config.text_a_column}
     if data_set.is_pair:
         if config.text_b_column is None:
             raise InputError(
-                "--unlabeled_file needs --text_b_column, since the examples of "
+                "`unlabeled_file` needs `text_b_column`, since the examples of "
                 f"{data_set.name} are pairs."
             )
         columns["text_b"] = config.text_b_column
@@ -307,7 +307,7 @@ def _class_weights(
         return weights and [float(weight) for weight in weights]
     except ValueError:
         raise wrong_value(
-            "--class_weights",
+            "`class_weights`",
             "a number for each label, or balanced for a single_label problem",
             ",".join(weights),
         ) from None

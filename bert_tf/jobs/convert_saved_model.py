@@ -157,7 +157,7 @@ def _score(
     if kind == "question answering":
         return _score_answers(config, exported)
     raise InputError(
-        "--eval_file needs an export with a task; "
+        "`eval_file` needs an export with a task; "
         f"{exported.path} is an {kind}."
     )
 
@@ -168,8 +168,8 @@ def _score_classes(
     if exported.card["encoding"].get("doc_stride") is not None:
         raise in_file(
             exported.path,
-            "--eval_file does not support classifiers of windows "
-            "(--doc_stride). Leave it out.",
+            "`eval_file` does not support classifiers of windows "
+            "(`doc_stride`). Leave it out.",
         )
     data_set = _data_set(config, exported, problem)
     examples = held_out.read_as(data_set, config.eval_file)
@@ -199,7 +199,7 @@ def _data_set(
         count = exported.inputs["choices"].shape[1]
     if (data_set.problem, len(data_set.labels)) != (problem, count):
         raise InputError(
-            f"--task_name={data_set.name} is {data_set.problem} with "
+            f"`task_name={data_set.name}` is {data_set.problem} with "
             f"{len(data_set.labels)} labels, but the export is {problem} with "
             f"{count}. Give the task that the model was trained on."
         )

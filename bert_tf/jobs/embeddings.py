@@ -76,10 +76,10 @@ class _Steps(Steps):
         size = batch_per_replica(training, strategy)
         if not self._is_scored and size <= training.gradient_accumulation_steps:
             raise InputError(
-                "Without --label_column the other texts of a batch are the "
+                "Without `label_column` the other texts of a batch are the "
                 "wrong matches, but each device computes one pair at a time. "
-                "Raise --train_batch_size, or lower "
-                "--gradient_accumulation_steps."
+                "Raise `train_batch_size`, or lower "
+                "`gradient_accumulation_steps`."
             )
 
     def complete(self, split: Split) -> Split:
@@ -111,7 +111,7 @@ def _with_pooling(config: EmbeddingsConfig, start: Start) -> EmbeddingsConfig:
     }
     config = dataclasses.replace(config, **missing)
     logging.info(
-        "Using --pooling=%s --normalize=%s",
+        "Using `pooling=%s` `normalize=%s`",
         config.pooling,
         str(config.normalize).lower(),
     )
@@ -130,7 +130,7 @@ def _read(part: SplitFile, largest: float, is_scored: bool) -> Split:
             raise in_file(
                 example.where,
                 f"the similarity must be from 0 to {largest:g}; got "
-                f"{score:g}. Correct it, or give --max_score.",
+                f"{score:g}. Correct it, or give `max_score`.",
             )
         examples[n] = dataclasses.replace(example, label=score / largest)
     return Split(part.split, examples, part.files)

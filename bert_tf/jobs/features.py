@@ -89,7 +89,7 @@ def run(config: FeaturesConfig) -> list[str]:
     _compare_workers(config, strategy, start)
     if config.do_export:
         place = functools.partial(require_export_dir, config.export_dir)
-        by_chief(strategy, place, "take --export_dir")
+        by_chief(strategy, place, "take `export_dir`")
     if config.input_file:
         _write_features(config, start, strategy, choices)
     if config.do_export:
@@ -113,14 +113,14 @@ def _compare_workers(
         "do_lower_case": start.do_lower_case,
         "strip_accents": start.strip_accents,
     }
-    inputs = {"--input_file": [config.input_file]} if config.input_file else {}
+    inputs = {"`input_file`": [config.input_file]} if config.input_file else {}
     require_same_settings(strategy, facts, inputs)
 
 
 def _require_pooling(config: FeaturesConfig, bert_config: BertConfig) -> None:
     if config.pooling == "cls" and bert_config.is_left_to_right:
         raise wrong_value(
-            "--pooling",
+            "`pooling`",
             "mean or max for a left-to-right model, whose [CLS] attends only "
             "to itself",
             config.pooling,

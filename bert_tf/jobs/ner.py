@@ -14,9 +14,10 @@ import bert_tf.quiet_tensorflow  # noqa: F401
 from bert_tf import command
 from bert_tf.jobs import settings
 from bert_tf.jobs.fine_tuning import Split, Steps, fine_tune
-from bert_tf.jobs.options.ner import OPTIONS_OF_MODE, NerConfig
+from bert_tf.jobs.options.ner import NerConfig
 from bert_tf.jobs.start import Start, resolve
 from bert_tf.jobs.trainings import TrainingResult
+from bert_tf.options import named
 from bert_tf.serving.tags import ServedTagger
 from bert_tf.tasks import ner
 from bert_tf.tasks.ner import (
@@ -129,7 +130,7 @@ def _facts(config: NerConfig) -> dict[str, Any]:
     # The head of feature_based is an encoder.
     facts: dict[str, Any] = {"problem": "token", "mode": config.mode}
     if config.mode == "feature_based":
-        names = OPTIONS_OF_MODE["feature_based"]
+        names = named(NerConfig, needs="mode=feature_based")
         facts |= {name: getattr(config, name) for name in names}
     return facts
 

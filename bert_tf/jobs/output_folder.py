@@ -15,7 +15,7 @@ from typing import Any
 
 from absl import logging
 
-from bert_tf import files
+from bert_tf import files, options
 from bert_tf.errors import InputError
 from bert_tf.jobs import settings
 from bert_tf.jobs.settings import FineTuningOptions
@@ -45,27 +45,6 @@ _INNER_FILES = re.compile(
     r"|(CoLA|SST-2|MRPC|STS-B|QQP|MNLI-mm?|QNLI|RTE|WNLI|AX)\.tsv"
 )
 _TRAINED = re.compile(r"model\.ckpt-\d+\.index|trials|release")
-
-# Options that determine a model, besides its task and data. Not every job has
-# all of them.
-_SETTINGS = (
-    *("init_checkpoint", "max_seq_length", "mixed_precision"),
-    *("warmup_proportion", "optimizer", "adam_bias_correction"),
-    *("weight_decay_rate", "max_grad_norm"),
-    *("num_frozen_layers", "layer_rate_decay"),
-    *("class_weights", "label_smoothing", "head_dropout"),
-    *("distillation_weight", "temperature"),
-    *("doc_stride", "max_query_length"),
-    *("eval_steps", "save_best", "early_stopping_patience"),
-)
-# Options that differ between the trainings of a search.
-_SEARCHED = ("train_batch_size", "learning_rate", "num_train_epochs")
-# Options that scores depend on, besides the development set: with other values,
-# another checkpoint or training may be the best.
-_SCORED_WITH = (
-    *("scorer", "n_best_size", "max_answer_length"),
-    *("null_score_diff_threshold", "window_pooling"),
-)
 
 
 # Reserving the folder of a fine-tuning run.
@@ -102,7 +81,7 @@ def claimed(
         by_chief(
             strategy,
             lambda: _claim(config, facts, inputs, development_set, stack),
-            "take --output_dir",
+            "take `output_dir`",
         )
         yield
 
@@ -139,7 +118,7 @@ def _claim(
         if parent == here and _FILES.fullmatch(name):
             raise InputError(
                 f"The run would overwrite its input {path}. Name another "
-                "--output_dir."
+                "`output_dir`."
             )
     chosen = _settings(config, development_set) if config.do_train else {}
     record = read_record(folder)
@@ -155,7 +134,7 @@ def _claim(
         and here in (_real(checkpoint), os.path.dirname(_real(checkpoint)))
     ):
         raise InputError(
-            f"--output_dir={folder} contains --init_checkpoint, and training "
+            f"`output_dir={folder}` contains `init_checkpoint`, and training "
             "would add newer checkpoints. Name another folder."
         )
     files.makedirs(folder)
@@ -171,19 +150,19 @@ def _settings(
     """Returns the options that determine how the model is trained and selected.
 
     With several trainings, each seed has its own folder, so that other seeds
-    only add trainings.
+    only add trainings. See `Option.decides`.
     """
-    names = [*_SETTINGS]
+    decisive = {"model"}
     if not config.search:
-        names.extend(_SEARCHED)
+        decisive.add("setting")
     if not settings.are_several(config):
-        names.append("random_seed")
+        decisive.add("seed")
     chosen: dict[str, Any] = {}
     if settings.selects(config):
-        names.extend(_SCORED_WITH)
+        decisive.add("score")
         chosen["development_set"] = development_set
-    for name in names:
-        if hasattr(config, name):
+    for name, (_, known) in options.declared(type(config)).items():
+        if known.decides in decisive:
             value = getattr(config, name)
             # JSON has no tuples.
             chosen[name] = [*value] if isinstance(value, tuple) else value
@@ -207,7 +186,7 @@ def _compare(
             raise InputError(
                 f"{folder} holds a run with {_described(name, before[name])}, "
                 f"and this run has {_described(name, value)}. Name another "
-                "--output_dir, or give --overwrite_output_dir to replace that "
+                "`output_dir`, or give `overwrite_output_dir` to replace that "
                 "run."
             )
     before = record.get("settings", {})
@@ -217,27 +196,27 @@ def _compare(
     if seed not in (None, old_seed) and files.exists(release):
         # The results would be those of the old seed.
         raise InputError(
-            f"--random_seed={seed} has no effect: {folder} holds a finished "
-            f"training with --random_seed={old_seed}. Name another folder, "
-            "give --overwrite_output_dir to replace that training, or "
-            "--num_seeds to train with several seeds."
+            f"`random_seed={seed}` has no effect: {folder} holds a finished "
+            f"training with `random_seed={old_seed}`. Name another folder, "
+            "give `overwrite_output_dir` to replace that training, or "
+            "`num_seeds` to train with several seeds."
         )
     changed = ", ".join(
         "another development set"
         if name == "development_set"
-        else f"--{name} was {before[name]}, is {value}"
+        else f"`{name}` was {before[name]}, is {value}"
         for name, value in chosen.items()
         if before.get(name, value) != value
     )
     if changed and settings.are_several(config):
         raise InputError(
             f"The trainings in {folder} have other settings: {changed}. Name "
-            "another folder, or give --overwrite_output_dir to replace them."
+            "another folder, or give `overwrite_output_dir` to replace them."
         )
     if changed:
         logging.warning(
             "%s holds a run with other settings (%s). Its finished steps stay "
-            "as they are; give --overwrite_output_dir to start over.",
+            "as they are; give `overwrite_output_dir` to start over.",
             folder,
             changed,
         )
@@ -275,7 +254,7 @@ def _set_aside(folder: str, inputs: Iterable[str]) -> None:
     is_aside = files.exists(os.path.join(aside, FACTS))
     if not is_aside and not read_record(folder):
         raise InputError(
-            "--overwrite_output_dir replaces earlier runs only, and "
+            "`overwrite_output_dir` replaces earlier runs only, and "
             f"{folder} has files but no {FACTS}. Remove it yourself, or name "
             "another folder."
         )
@@ -294,8 +273,8 @@ def _set_aside(folder: str, inputs: Iterable[str]) -> None:
                 or f"{real}/".startswith(f"{target}/")
             ):
                 raise InputError(
-                    f"--overwrite_output_dir would remove {path}, which this "
-                    "run reads. Name another --output_dir."
+                    f"`overwrite_output_dir` would remove {path}, which this "
+                    "run reads. Name another `output_dir`."
                 )
     if is_aside:
         # The run in `folder` was never finished and is removed. The run before
@@ -398,8 +377,8 @@ def find_release(config: FineTuningOptions) -> str | None:
 def no_model(folder: str) -> InputError:
     """Returns the error for a run without a model to use."""
     return InputError(
-        f"There is no fine-tuned model in --output_dir={folder}. Name one by "
-        "--init_checkpoint, or give --do_train."
+        f"There is no fine-tuned model in `output_dir={folder}`. Name one by "
+        "`init_checkpoint`, or give `do_train`."
     )
 
 
@@ -418,7 +397,7 @@ def write_record(
 def _require_folder(path: str) -> None:
     if files.exists(path) and not files.is_directory(path):
         raise InputError(
-            f"--output_dir={path} is a file. Name a folder, or a new path."
+            f"`output_dir={path}` is a file. Name a folder, or a new path."
         )
 
 
@@ -467,7 +446,7 @@ def locked_file(path: str) -> Iterator[None]:
         except BlockingIOError as error:
             raise InputError(
                 f"{_lock_holder(descriptor)} is writing to {path}. Wait until "
-                "it ends, or give another --output_dir."
+                "it ends, or give another `output_dir`."
             ) from error
         except OSError:
             pass  # The file system has no locks.

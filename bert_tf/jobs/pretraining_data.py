@@ -9,7 +9,6 @@ from bert_tf import command, signals
 from bert_tf.corpus import beam, creation
 from bert_tf.corpus.settings import CreationConfig
 from bert_tf.data import processes
-from bert_tf.errors import InputError
 from bert_tf.jobs.options.pretraining_data import PretrainingDataConfig
 
 
@@ -19,6 +18,7 @@ def run(config: PretrainingDataConfig) -> list[str]:
     Returns:
       The paths of the record files.
     """
+    config.check()
     job = CreationConfig(
         **{
             field.name: getattr(config, field.name)
@@ -27,23 +27,11 @@ def run(config: PretrainingDataConfig) -> list[str]:
     )
     with signals.stopping():
         if config.runner == "beam":
-            _refuse(config, "num_workers", "local")
             beam.create(job, config.beam_options or "")
         else:
-            _refuse(config, "beam_options", "beam")
             num_workers = config.num_workers or processes.available_cpus()
             creation.create(job, num_workers)
     return job.named_outputs
-
-
-def _refuse(config: PretrainingDataConfig, name: str, runner: str) -> None:
-    """Raises an InputError if an option of another runner is given."""
-    value = getattr(config, name)
-    if value is not None:
-        raise InputError(
-            f"--{name}={value} has no effect with --runner={config.runner}. "
-            f"Leave it out, or give --runner={runner}."
-        )
 
 
 if __name__ == "__main__":

@@ -11,7 +11,9 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from bert_tf.errors import InputError, wrong_value
+from absl import logging
+
+from bert_tf.errors import InputError, listed, wrong_value
 from bert_tf.options import Options, option
 from bert_tf.training.settings import TrainingConfig
 from bert_tf.version import __version__
@@ -44,6 +46,9 @@ _DATA_FILE = (
     "--task_name=custom only. Default: the file of the usual name in "
     "--data_dir."
 )
+
+# What options of custom files need.
+_CUSTOM = "task_name=custom"
 
 # The split of the data set that each step of a fine-tuning job needs.
 _SPLITS = {"do_train": "train", "do_eval": "dev", "do_predict": "test"}
@@ -100,6 +105,7 @@ class DeviceOptions(Options):
         "float16 is for GPUs without bfloat16; training scales the loss.",
         default="float32",
         choices=("float32", "bfloat16", "float16"),
+        decides="model",
     )
     jit_compile: str = option(
         "Whether XLA compiles the step. auto: whichever is faster.",
@@ -140,27 +146,35 @@ class TrainingOptions(Options):
         "Number of examples per update, over all devices.",
         default=32,
         at_most=MOST_EXAMPLES,
+        decides="setting",
     )
     eval_batch_size: int = option(
         "Number of examples per evaluation batch.",
         default=8,
         at_most=MOST_EXAMPLES,
     )
-    learning_rate: float = option("Peak learning rate.", default=5e-5)
+    learning_rate: float = option(
+        "Peak learning rate.", default=5e-5, decides="setting"
+    )
     optimizer: str = option(
         "AdamW as in BERT, or LAMB.",
         default="adamw",
         choices=("adamw", "lamb"),
+        decides="model",
     )
     adam_bias_correction: bool = option(
         "Whether AdamW corrects the bias of its moments, which makes short "
         "trainings more stable. The original does not.",
         default=False,
+        decides="model",
     )
-    weight_decay_rate: float = option("Decoupled weight decay.", default=0.01)
+    weight_decay_rate: float = option(
+        "Decoupled weight decay.", default=0.01, decides="model"
+    )
     max_grad_norm: float = option(
         "Global norm that gradients are clipped to; 0 for no clipping.",
         default=1.0,
+        decides="model",
     )
     gradient_accumulation_steps: int = option(
         "Number of parts that each batch is split into. More parts need less "
@@ -181,6 +195,7 @@ class TrainingOptions(Options):
     random_seed: int = option(
         "Seed of the new weights, of dropout and of the order of examples.",
         default=12345,
+        decides="seed",
     )
 
 
@@ -189,7 +204,10 @@ class ModelOptions(Options):
     """The files of a model, with the names of the original's flags."""
 
     init_checkpoint: str | None = option(
-        _INIT_CHECKPOINT, default=None, per_worker=True
+        _INIT_CHECKPOINT,
+        default=None,
+        per_worker=True,
+        decides="model",
     )
     bert_config_file: str | None = option(
         "JSON file with the model's configuration, Google's or Hugging Face's. "
@@ -235,14 +253,35 @@ class DataOptions(Options):
         "Folder with the files of the task.", default=None, per_worker=True
     )
     train_file: str | None = option(
-        _DATA_FILE.format("Training file"), default=None, per_worker=True
+        _DATA_FILE.format("Training file"),
+        default=None,
+        per_worker=True,
+        needs="task_name=custom",
     )
     dev_file: str | None = option(
-        _DATA_FILE.format("Development file"), default=None, per_worker=True
+        _DATA_FILE.format("Development file"),
+        default=None,
+        per_worker=True,
+        needs="task_name=custom",
     )
     test_file: str | None = option(
-        _DATA_FILE.format("Test file"), default=None, per_worker=True
+        _DATA_FILE.format("Test file"),
+        default=None,
+        per_worker=True,
+        needs="task_name=custom",
     )
+
+    def warn_ignored(self) -> None:
+        """Logs options that only custom files have, with another task."""
+        ignored = [
+            f"`{name}`"
+            for name, needs in self.without_effect().items()
+            if needs.startswith(_CUSTOM)
+        ]
+        if ignored:
+            logging.warning(
+                "Ignoring %s, for `%s` only", listed(ignored), _CUSTOM
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -260,6 +299,8 @@ class FineTuningOptions(
         fallback=128,
         at_least=3,
         at_most=MOST_TOKENS,
+        recorded=True,
+        decides="model",
     )
     do_train: bool = option("Whether to train.", default=False)
     do_eval: bool = option("Whether to evaluate.", default=False)
@@ -274,12 +315,14 @@ class FineTuningOptions(
         "Number of epochs, which may be a fraction.",
         default=3.0,
         at_most=1e9,
+        decides="setting",
     )
     warmup_proportion: float = option(
         "Fraction of the steps in which the learning rate rises to its peak.",
         default=0.1,
         at_least=0.0,
         at_most=1.0,
+        decides="model",
     )
     padding: str = option(
         "Length of a batch. longest: the length of its longest example, with "
@@ -293,6 +336,7 @@ class FineTuningOptions(
         "per epoch with --save_best.",
         default=0,
         at_least=0,
+        decides="model",
     )
     save_best: str | None = option(
         "Metric of eval_results.txt. The weights of the evaluation with the "
@@ -300,12 +344,14 @@ class FineTuningOptions(
         "the last weights are kept; the first metric of the task decides "
         "between several trainings.",
         default=None,
+        decides="model",
     )
     early_stopping_patience: int = option(
         "Number of evaluations in a row without a better value of the "
         "--save_best metric after which training stops; 0 for never.",
         default=0,
         at_least=0,
+        decides="model",
     )
     num_seeds: int = option(
         "Number of trainings, each with its own seed. The best one is kept.",
@@ -324,6 +370,8 @@ class FineTuningOptions(
         "frozen too: 0 freezes the embeddings only. Default: none.",
         default=None,
         at_least=0,
+        decides="model",
+        needs="mode=fine_tuning",
     )
     lora_rank: int | None = option(
         "Rank of the LoRA adapters of the queries and values. With it, only "
@@ -332,12 +380,14 @@ class FineTuningOptions(
         default=None,
         at_least=1,
         at_most=MOST_TOKENS,
+        needs="mode=fine_tuning",
     )
     lora_alpha: float | None = option(
         "The product of the adapters of --lora_rank is multiplied by this "
         "number divided by the rank. Default: the rank.",
         default=None,
         at_least=1e-3,
+        needs="mode=fine_tuning",
     )
     layer_rate_decay: float = option(
         "Learning rate of each layer as a fraction of the learning rate of the "
@@ -345,16 +395,20 @@ class FineTuningOptions(
         default=1.0,
         at_least=0.0,
         at_most=1.0,
+        decides="model",
+        needs="mode=fine_tuning",
     )
     gradient_checkpointing: bool = option(
         "Whether to recompute activations in the backward pass instead of "
         "keeping them.",
         default=False,
+        needs="mode=fine_tuning",
     )
     bilstm_head: bool = option(
         "Whether to insert a new bidirectional LSTM between the encoder and "
         "the head. Default: no for a new head, else as in the model.",
         fallback=False,
+        needs="mode=fine_tuning",
     )
 
 
@@ -369,12 +423,15 @@ class DistillationOptions(FineTuningOptions):
         "none.",
         default=None,
         per_worker=True,
+        needs="mode=fine_tuning",
     )
     distillation_weight: float = option(
         "Share of the --teacher in the loss; the rest is that of the labels.",
         default=0.9,
         at_least=0.0,
         at_most=1.0,
+        decides="model",
+        needs="teacher",
     )
     temperature: float = option(
         "Number that divides all logits in the --teacher's part of the loss: "
@@ -382,6 +439,8 @@ class DistillationOptions(FineTuningOptions):
         default=2.0,
         at_least=0.1,
         at_most=100.0,
+        decides="model",
+        needs="teacher",
     )
 
 
@@ -392,14 +451,15 @@ def incomplete_model(
 
     `checkpoint` is the path of the checkpoint that has none, if any.
     """
-    flags = "vocab_file"
+    options = "`vocab_file`"
     if what == "configuration":
         has_size = hasattr(config, "model_size")
-        flags = f"bert_config_file{', --model_size' if has_size else ''}"
+        options = "`bert_config_file`"
+        options += ", `model_size`" if has_size else ""
     if checkpoint is not None:
-        return InputError(f"{checkpoint} contains no {what}. Give --{flags}.")
+        return InputError(f"{checkpoint} contains no {what}. Give {options}.")
     return InputError(
-        f"Give --{flags}, or an --init_checkpoint that contains a {what}."
+        f"Give {options}, or an `init_checkpoint` that contains a {what}."
     )
 
 
@@ -440,8 +500,8 @@ def require_devices(config: DeviceOptions) -> None:
     strategy = config.distribution_strategy
     if config.use_tpu and strategy not in ("auto", "tpu"):
         raise wrong_value(
-            "--distribution_strategy",
-            "auto or tpu, since --use_tpu is set",
+            "`distribution_strategy`",
+            "auto or tpu, since `use_tpu` is set",
             strategy,
         )
 
@@ -507,7 +567,7 @@ def splits(config: FineTuningOptions) -> list[str]:
     if not wanted and not config.do_export:
         raise InputError(
             "Nothing to do: give one or several of "
-            f"--{', --'.join([*_SPLITS, 'do_export'])}."
+            f"{', '.join(f'`{name}`' for name in [*_SPLITS, 'do_export'])}."
         )
     if config.do_train and selects(config):
         wanted.add("dev")  # Training evaluates on it.
@@ -534,7 +594,7 @@ def padding(config: FineTuningOptions, strategy: Any) -> "Padding":
     is_tpu = isinstance(strategy, tf.distribute.TPUStrategy)
     if config.padding == "longest" and is_tpu:
         raise wrong_value(
-            "--padding",
+            "`padding`",
             "auto or max_length on a TPU, whose programs have fixed shapes",
             config.padding,
         )
@@ -555,7 +615,7 @@ def frozen_layers(
         return []
     if number > bert_config.num_hidden_layers:
         raise wrong_value(
-            "--num_frozen_layers",
+            "`num_frozen_layers`",
             f"at most {bert_config.num_hidden_layers}, the number of layers",
             number,
         )

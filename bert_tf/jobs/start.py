@@ -18,11 +18,7 @@ from absl import logging
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError, listed, wrong_value
-from bert_tf.interop.checkpoint import (
-    TRAINED_WITH,
-    Pretrained,
-    require_sizes,
-)
+from bert_tf.interop.checkpoint import Pretrained, require_sizes
 from bert_tf.jobs import output_folder
 from bert_tf.jobs.settings import (
     FineTuningOptions,
@@ -30,7 +26,7 @@ from bert_tf.jobs.settings import (
     StartOptions,
     incomplete_model,
 )
-from bert_tf.options import OptionError, Options
+from bert_tf.options import OptionError, Options, named
 from bert_tf.pretrained import (
     compare_configs,
     open_pretrained,
@@ -63,7 +59,7 @@ class Start:
       bilstm_head: Whether the head is on top of a BiLSTM.
       classifier_dropout: The dropout rate of a head, if recorded.
       activation_fn: See `Pretrained`.
-      trained_with: The recorded options, of `interop.checkpoint.TRAINED_WITH`.
+      trained_with: The recorded options; see `Pretrained.trained_with`.
     """
 
     config: BertConfig
@@ -129,7 +125,7 @@ def resolve(
     release = output_folder.find_release(config)
     if release and checkpoint:
         logging.warning(
-            "--init_checkpoint=%s is ignored, since %s already has a "
+            "`init_checkpoint=%s` is ignored, since %s already has a "
             "checkpoint",
             checkpoint,
             folder,
@@ -144,7 +140,7 @@ def resolve(
             raise InputError(
                 f"{checkpoint} is a model of another task: its head is "
                 f"{start.head}, not {listed(heads, last='or')}. Name another "
-                "model, or give --do_train."
+                "model, or give `do_train`."
             )
         known = output_folder.recorded_facts(folder)
         recorded = known or _recorded_beside(checkpoint)
@@ -182,7 +178,7 @@ def _recorded_beside(checkpoint: str | None) -> dict[str, Any]:
 def with_recorded(
     config: _Config, *records: tuple[str | None, Mapping[str, Any]]
 ) -> _Config:
-    """Fills in the options of `TRAINED_WITH` that the caller has not set.
+    """Fills in the recorded options that the caller has not set.
 
     Args:
       config: The options of a job.
@@ -192,9 +188,8 @@ def with_recorded(
     Raises:
       InputError: A recorded value is not valid.
     """
-    missing = [
-        name for name in TRAINED_WITH if getattr(config, name, 0) is None
-    ]
+    recorded = named(type(config), recorded=True)
+    missing = [name for name in recorded if getattr(config, name) is None]
     for path, known in records:
         taken = {n: known[n] for n in missing if known.get(n) is not None}
         for name, value in taken.items():
@@ -202,8 +197,8 @@ def with_recorded(
                 config = dataclasses.replace(config, **{name: value})  # type: ignore[arg-type]
             except OptionError as error:
                 raise InputError(
-                    f"{path} records --{name}={value!r}, which is not a valid "
-                    f"value. Give --{name}."
+                    f"{path} records `{name}={value!r}`, which is not a valid "
+                    f"value. Give `{name}`."
                 ) from error
         if taken:
             logging.info(
@@ -222,7 +217,7 @@ def with_recorded(
 
 def _words(values: Mapping[str, Any]) -> str:
     """Returns options as on a command line."""
-    return " ".join(f"--{n}={json.dumps(v)}" for n, v in values.items())
+    return " ".join(f"`{n}={json.dumps(v)}`" for n, v in values.items())
 
 
 def trained_with(config: Options, start: Start | None = None) -> dict[str, Any]:
@@ -230,7 +225,8 @@ def trained_with(config: Options, start: Start | None = None) -> dict[str, Any]:
 
     With the start of a fine-tuning, also the dropout rate of the head.
     """
-    used = {n: getattr(config, n) for n in TRAINED_WITH if hasattr(config, n)}
+    recorded = named(type(config), recorded=True)
+    used = {name: getattr(config, name) for name in recorded}
     if start is None:
         return used
     rate = getattr(config, "head_dropout", start.classifier_dropout)
@@ -327,7 +323,7 @@ def _compare(
         logging.warning(
             "%s is not the vocabulary of %s: line %d is the first of %d that "
             "differ. Their tokens start from the vectors of other tokens. "
-            "Leave out --vocab_file to use the checkpoint's.",
+            "Leave out `vocab_file` to use the checkpoint's.",
             path,
             checkpoint,
             lines[0],
@@ -345,15 +341,15 @@ def _casing(wish: bool | None, pretrained: Pretrained) -> bool:
         return wish is not False
     if wish is None:
         logging.info(
-            "Using --do_lower_case=%s, the casing of %s",
+            "Using `do_lower_case=%s`, the casing of %s",
             str(known).lower(),
             path,
         )
     elif wish != known:
         raise InputError(
-            f"--do_lower_case must be {str(known).lower()}, since {path} is "
+            f"`do_lower_case` must be {str(known).lower()}, since {path} is "
             f"{'uncased' if known else 'cased'}; got {str(wish).lower()}. "
-            "Leave out the flag to use the checkpoint's casing."
+            "Leave it out to use the checkpoint's casing."
         )
     return known
 
@@ -363,7 +359,7 @@ def require_length(max_seq_length: int, config: BertConfig) -> None:
     most = config.max_position_embeddings
     if max_seq_length > most:
         raise wrong_value(
-            "--max_seq_length",
+            "`max_seq_length`",
             f"at most {most}, the max_position_embeddings of the configuration",
             max_seq_length,
         )
@@ -399,7 +395,7 @@ def open_start(
     if not is_trained:
         raise InputError(
             f"{pretrained.path} is a model of another task: {difference}. Name "
-            "another model, or give --do_train."
+            "another model, or give `do_train`."
         )
     if task.head == "encoder":
         logging.info("The head of %s is not used", pretrained.path)

@@ -134,14 +134,14 @@ def find_teacher(
     require_sizes(found.config, found.weights)
     if fault := _fault(found, start):
         raise InputError(
-            f"--teacher={path} has {fault} than the model to train, and texts "
+            f"`teacher={path}` has {fault} than the model to train, and texts "
             "are tokenized once for both. Name another teacher or another "
-            "--init_checkpoint."
+            "`init_checkpoint`."
         )
     most = found.config.max_position_embeddings
     if config.max_seq_length > most:
         raise wrong_value(
-            "--max_seq_length",
+            "`max_seq_length`",
             f"at most {most}, the max_position_embeddings of the teacher",
             config.max_seq_length,
         )
@@ -151,7 +151,7 @@ def find_teacher(
         try:
             labels = rename(found.labels or ())
         except InputError as error:
-            raise InputError(f"--teacher={path}: {error}") from error
+            raise InputError(f"`teacher={path}`: {error}") from error
         teacher_task.order = _order(labels, task.labels, path)
     weights = found.weights
     blocks = (weights[name].tobytes() for name in sorted(weights.shapes))
@@ -170,11 +170,11 @@ def _require_same_task(found: Pretrained, task: TeacherTask, path: str) -> None:
         fault = "it has no such head"
     if fault:
         raise InputError(
-            f"--teacher={path} is not a fine-tuned model of this task: {fault}."
+            f"`teacher={path}` is not a fine-tuned model of this task: {fault}."
         )
     if task.head == "classifier":
         require_activation(
-            f"--teacher={path}",
+            f"`teacher={path}`",
             found.activation_fn,
             task.problem,
             "Remove it from its config.json to learn from the outputs before "
@@ -212,7 +212,7 @@ def _order(theirs: _Labels, ours: _Labels, path: str) -> list[int]:
         return []
     if {*theirs} != {*ours}:
         raise InputError(
-            f"--teacher={path} has the labels {listed(theirs, most=20)}; the "
+            f"`teacher={path}` has the labels {listed(theirs, most=20)}; the "
             f"model to train has {listed(ours, most=20)}. Name a teacher with "
             "the same labels, in any order."
         )

@@ -315,7 +315,7 @@ class Trainings:
         if missing:
             raise InputError(
                 f"{estimator.weights_from} is not a fine-tuned model: it lacks "
-                f"{missing[0]}. Name another model, or give --do_train."
+                f"{missing[0]}. Name another model, or give `do_train`."
             )
         return estimator
 
@@ -410,7 +410,7 @@ def _selecting_metric(
         if metric in metrics:
             return metric
     raise wrong_value(
-        "--save_best", f"one of {listed(metrics, last='or')}", name
+        "`save_best`", f"one of {listed(metrics, last='or')}", name
     )
 
 
@@ -442,7 +442,7 @@ def plan_trainings(
         steps = int(num_examples / batch_size * epochs)
         if steps < 1:
             raise InputError(
-                f"The batch size {batch_size} (--train_batch_size or --search) "
+                f"The batch size {batch_size} (`train_batch_size` or `search`) "
                 f"is larger than {num_examples} examples times {epochs} "
                 "epochs, so that training has no step. Give a smaller one."
             )
@@ -515,7 +515,7 @@ def _load_best(estimator: Estimator, folder: str) -> None:
         wait_for_all(estimator.strategy)
         raise InputError(
             f"Only some workers find weights in {folder}. All workers must "
-            "share --output_dir."
+            "share `output_dir`."
         )
     if found is not None:
         estimator.load_weights(results.best_prefix(kept))

@@ -24,7 +24,7 @@ def run(config: VocabularyConfig) -> list[str]:
       The tokens in the order of their ids.
     """
     with signals.stopping():
-        paths = files.expand(config.input_file, flag="input_file")
+        paths = files.expand(config.input_file, "input_file")
         files.check_outputs({"output": [config.output_file]}, {"text": paths})
         words = _count_words(config, paths)
         logging.info("Learning from %d distinct words", len(words))
@@ -55,7 +55,7 @@ def _count_words(config: VocabularyConfig, paths: list[str]) -> Counter[str]:
     if not words:
         raise InputError(
             f"There are no words in {listed(paths, most=3)}. Name other files "
-            "by --input_file."
+            "by `input_file`."
         )
     if not normalizer.strip_accents:
         _warn_of_decomposed(words)

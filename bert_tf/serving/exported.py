@@ -184,7 +184,8 @@ def open_export(export_dir: str) -> Exported:
     for name in _FILES:
         if not files.exists(os.path.join(path, name)):
             raise in_file(
-                path, f"this is not an export of --do_export: no {name}."
+                path,
+                f"this is not an export of bert_tf: no {name}.",
             )
     card_path = os.path.join(path, EXTRA, MODEL_CARD)
     card = files.read_json(card_path)
@@ -262,7 +263,7 @@ def _version_in(export_dir: str) -> str:
     if not versions:
         raise in_file(
             export_dir,
-            f"there is no {MODEL_FILE} and no version that --do_export wrote.",
+            f"there is no {MODEL_FILE} and no version of an export.",
         )
     return os.path.join(export_dir, max(versions, key=int))
 

@@ -69,7 +69,7 @@ def require_convertible(exported: Exported) -> None:
     if card["dtype_policy"] != "float32":
         wrong = (
             f"it has the precision {card['dtype_policy']}. Export it again "
-            "with --mixed_precision=float32"
+            "in float32"
         )
     elif card["kind"] == "masked language model":
         wrong = "a masked language model returns words"

@@ -439,6 +439,6 @@ def require_answers(questions: Iterable[Question], with_negative: bool) -> None:
             continue
         raise InputError(
             f"The question {question.name} has no answer, so it cannot be "
-            "scored. Add one, or pass --version_2_with_negative if it is "
+            "scored. Add one, or pass `version_2_with_negative` if it is "
             "marked is_impossible."
         )

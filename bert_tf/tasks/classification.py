@@ -325,11 +325,11 @@ class ClassificationTask(FineTuningTask):
             self._positive_class = self.labels.index(positive_label)
         if not 0 <= label_smoothing <= 1:
             raise wrong_value(
-                "--label_smoothing", "from 0 to 1", label_smoothing
+                "`label_smoothing`", "from 0 to 1", label_smoothing
             )
         if label_smoothing and problem == "regression":
             raise wrong_value(
-                "--label_smoothing",
+                "`label_smoothing`",
                 "0 for regression, which has no classes",
                 label_smoothing,
             )
@@ -345,14 +345,14 @@ class ClassificationTask(FineTuningTask):
             return None
         if self.problem != "single_label":
             raise InputError(
-                "--class_weights needs a single_label problem; got "
+                "`class_weights` needs a single_label problem; got "
                 f"{len(class_weights)} weights for {self.problem}."
             )
         weights = np.asarray(class_weights, np.float32)
         is_complete = weights.shape == (len(self.labels),)
         if not is_complete or not are_class_weights(weights):
             raise wrong_value(
-                "--class_weights",
+                "`class_weights`",
                 f"{len(self.labels)} numbers, one for each of "
                 f"{listed(self.labels, most=20)}, not negative and not all 0",
                 list(class_weights),
@@ -503,8 +503,8 @@ class ClassificationTask(FineTuningTask):
         if num_classes > 1 and len(np.unique(decided)) == 1:
             logging.warning(
                 "All %d examples are predicted to be %r, although their labels "
-                "are of %d classes. Try a lower --learning_rate, more "
-                "--num_train_epochs, or another --random_seed",
+                "are of %d classes. Try a lower `learning_rate`, more "
+                "`num_train_epochs`, or another `random_seed`",
                 len(decided),
                 self.labels[decided[0]],
                 num_classes,

@@ -99,7 +99,7 @@ def data_set(
     names = tuple(labels or _find_labels(found, data_dir, label_column))
     if len(names) < 2 or len(set(names)) < len(names):
         raise wrong_value(
-            "--labels", "at least two different names", list(names)
+            "`labels`", "at least two different names", list(names)
         )
     target = dataclasses.replace(found.target, labels=names)
     metrics = usual_metrics(problem, len(names))
@@ -111,14 +111,14 @@ def _check(
 ) -> None:
     if problem not in PROBLEMS:
         one_of = f"one of {listed(PROBLEMS, last='or')}"
-        raise wrong_value("--problem", one_of, problem)
+        raise wrong_value("`problem`", one_of, problem)
     if problem == "multi_label" and not label_separator:
         raise wrong_value(
-            "--label_separator", "at least one character", label_separator
+            "`label_separator`", "at least one character", label_separator
         )
     if problem == "regression" and labels:
         raise wrong_value(
-            "--labels", "left out for --problem=regression", list(labels)
+            "`labels`", "left out for `problem=regression`", list(labels)
         )
 
 
@@ -134,7 +134,7 @@ def _indicators(
         names = tuple(labels)
     if labels and (len(names), set(names)) != (len(columns), set(labels)):
         raise wrong_value(
-            "--label_column",
+            "`label_column`",
             f"a column for each label ({listed(labels, most=20)})",
             list(columns),
         )
@@ -153,10 +153,10 @@ def _find_labels(
 ) -> tuple[str, ...]:
     """Returns the labels of the training file, and logs their counts."""
     if label_column is None:
-        raise InputError("Pass --label_column or --labels.")
+        raise InputError("Pass `label_column` or `labels`.")
     if not data_dir:
         raise InputError(
-            "Pass --labels, or --data_dir with a training file that has labels."
+            "Pass `labels`, or `data_dir` with a training file that has labels."
         )
     try:
         [part] = found.split("train", data_dir)
@@ -164,7 +164,7 @@ def _find_labels(
         if not files.is_directory(data_dir):
             raise
         raise InputError(
-            f"{error} Without training, pass the labels with --labels."
+            f"{error} Without training, pass the labels with `labels`."
         ) from error
     path = part.files[0]
     counts = count_labels(part.read(warn=False))
@@ -185,7 +185,7 @@ def _find_labels(
     if len(labels) > max(50, counts.total() / 3):
         logging.warning(
             "%s has %d different labels in %d rows. Is %r the label column? "
-            "For numbers, pass --problem=regression",
+            "For numbers, pass `problem=regression`",
             path,
             len(labels),
             counts.total(),

@@ -152,7 +152,7 @@ class DataSet:
         if have_names(known) and not allow_mapping:
             raise InputError(
                 f"The model's labels are {theirs}; {self.name} has {ours}. "
-                "Name a model of this task, or pass --allow_label_mapping if "
+                "Name a model of this task, or pass `allow_label_mapping` if "
                 "the labels mean the same in this order."
             )
         if known:
@@ -541,7 +541,7 @@ def find(
     if key not in _BY_NAME:
         names = (*NAMES, "custom")
         raise wrong_value(
-            "--task_name",
+            "`task_name`",
             f"one of {listed(names, last='or', most=len(names))}",
             name,
             did_you_mean(name, names).strip(),

@@ -325,7 +325,7 @@ def _check_header(
         if warn:
             logging.warning(
                 "%s is skipped as the header: %s. If the file has none, pass "
-                "--noheader",
+                "`header=False`",
                 where,
                 shortened(header["text_a"]),
             )
@@ -334,7 +334,8 @@ def _check_header(
         raise in_file(
             where,
             f"the header looks like an example with {reason}. If the file has "
-            "none, pass --noheader; if it has one, give the columns by name.",
+            "none, pass `header=False`; if it has one, give the columns by "
+            "name.",
         )
     if warn:
         logging.warning(
@@ -354,7 +355,7 @@ def _require_label_apart(columns: Mapping[str, Any], where: str) -> None:
         if column is not None and column in labels:
             raise in_file(
                 where,
-                f"--{name}_column and --label_column are the same column, "
+                f"`{name}_column` and `label_column` are the same column, "
                 f"{column!r}. Give different ones.",
             )
 
@@ -430,7 +431,7 @@ def count_labels(examples: Sequence[Example]) -> collections.Counter[str]:
             raise in_file(
                 places[name],
                 f"the label {name!r} is the same number as {other!r} in "
-                f"{place}. Write both alike, or list them with --labels if "
+                f"{place}. Write both alike, or list them with `labels` if "
                 "they are different labels.",
             )
     return merged

@@ -108,7 +108,7 @@ def choose_layers(layers: str, config: BertConfig) -> dict[str, Choice]:
         for name in blocks if item == ALL else [item]:
             if name in choices:
                 raise wrong_value(
-                    "--layers", "a list of different layers", layers
+                    "`layers`", "a list of different layers", layers
                 )
             if name in CHOICES:
                 choices[name] = choose(name, config)
@@ -118,7 +118,7 @@ def choose_layers(layers: str, config: BertConfig) -> dict[str, Choice]:
             if not match or not -count <= int(match[1]) < count:
                 known = listed([*CHOICES, ALL], last="or")
                 raise wrong_value(
-                    "--layers",
+                    "`layers`",
                     f"from {-count} to {count - 1}, layer_0 to "
                     f"layer_{count - 1}, {known}",
                     name,
@@ -256,7 +256,7 @@ def extract(
         num_cut += encoded.num_cut
     if num_cut:
         logging.warning(
-            "%d of %d texts were truncated to --max_seq_length=%d",
+            "%d of %d texts were truncated to `max_seq_length=%d`",
             num_cut,
             line,
             encoding.max_seq_length,
@@ -269,8 +269,8 @@ def _require_single(texts: Iterable[Example]) -> None:
             raise in_file(
                 text.where,
                 "vectors of the tokens of a pair cannot be joined from "
-                "windows. Give --pooling=mean or max, or leave out "
-                "--doc_stride.",
+                "windows. Give `pooling=mean` or max, or leave out "
+                "`doc_stride`.",
             )
 
 

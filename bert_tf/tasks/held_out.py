@@ -43,7 +43,7 @@ def read_as(data_set: DataSet, path: str) -> list[Example]:
     """
     if not data_set.dev:
         raise wrong_value(
-            "--task_name", "a task with a development set", data_set.name
+            "`task_name`", "a task with a development set", data_set.name
         )
     source = dataclasses.replace(data_set.dev[0], files=(path,))
     [part] = dataclasses.replace(data_set, dev=(source,)).split("dev", "")

@@ -136,7 +136,7 @@ def read_conll(
         if -num_columns <= column < num_columns:
             return column % num_columns
         raise wrong_value(
-            f"--{name}",
+            f"`{name}`",
             f"from {-num_columns} to {num_columns - 1} for the {num_columns} "
             f"columns of {where}",
             column,
@@ -159,8 +159,8 @@ def read_conll(
         tag = index("tag_column", tag_column)
     if tag == word:
         raise wrong_value(
-            "--tag_column",
-            f"another column than --word_column in {where}",
+            "`tag_column`",
+            f"another column than `word_column` in {where}",
             tag_column,
         )
     blocks = [
@@ -286,7 +286,7 @@ def _sentence(
             raise in_file(
                 path,
                 f"expected a tag: O, or a prefix and a type as in B-PER; found "
-                f"{name!r}. Fix the tag or set --tag_column.",
+                f"{name!r}. Fix the tag or set `tag_column`.",
                 number,
             )
     return Sentence(words, to_iob2(tags), numbers, path, tags)
@@ -316,7 +316,7 @@ def find_file(
         inside = os.path.join(data_dir or "", name)
         return inside if files.exists(inside) else name
     if not data_dir:
-        raise InputError(f"Pass --data_dir or --{split}_file.")
+        raise InputError(f"Pass `data_dir` or `{split}_file`.")
     names = [f"{s}.{e}" for s in _STEMS[split] for e in _EXTENSIONS]
     names.append(_OFFICIAL[split])
     for candidate in [*names, *(f"{name}.gz" for name in names)]:
@@ -325,7 +325,7 @@ def find_file(
             return path
     raise in_file(
         data_dir,
-        f"expected one of {listed(names, last='or')}. Pass --{split}_file for "
+        f"expected one of {listed(names, last='or')}. Pass `{split}_file` for "
         "a file of another name.",
     )
 
@@ -391,7 +391,7 @@ class TaggingEncoding(RowEncoding[Sentence]):
         tokenizer, room = self.tokenizer, self.max_seq_length - 2
         if room < 1:
             raise wrong_value(
-                "--max_seq_length",
+                "`max_seq_length`",
                 "at least 3, to hold [CLS], a token and [SEP]",
                 self.max_seq_length,
             )
@@ -451,7 +451,7 @@ def label_numbers(
                     sentence.path,
                     f"the tag {original!r}{iob2} is not one of the labels "
                     f"{listed(labels)}.{hint} Fix the tag, or train with "
-                    "--labels that include it.",
+                    "`labels` that include it.",
                     sentence.lines[word],
                 )
             found.append(numbers[tag])
@@ -475,20 +475,20 @@ def choose_labels(
     labels = given or (labels_of(train) if train is not None else known)
     if not labels:
         raise InputError(
-            "The labels are unknown. Pass --do_train or --labels, or a model "
+            "The labels are unknown. Pass `do_train` or `labels`, or a model "
             "that records its labels."
         )
     try:
         entities(labels)
     except ValueError as error:
-        advice = "Pass them with --labels, in the order of the model."
+        advice = "Pass them with `labels`, in the order of the model."
         if all(map(is_entity_tag, labels)):
             advice = "bert_tf.TokenTagger takes models with other tags."
         raise InputError(
             f"The labels must be tags of IOB2. {error} {advice}"
         ) from None
     if len(set(labels)) < len(labels):
-        raise wrong_value("--labels", "different", ",".join(labels))
+        raise wrong_value("`labels`", "different", ",".join(labels))
     if known and sorted(known) == sorted(labels):
         return tuple(known)
     return tuple(labels)

@@ -54,8 +54,8 @@ class PretrainingTask(Task):
     ):
         if objective == "causal_lm" and not config.is_left_to_right:
             raise wrong_value(
-                "--attention_direction",
-                "left_to_right with --objective=causal_lm",
+                "`attention_direction`",
+                "left_to_right with `objective=causal_lm`",
                 config.attention_direction,
                 "Otherwise the model would see the tokens that it must "
                 "predict.",

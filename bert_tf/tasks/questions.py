@@ -30,7 +30,7 @@ ODDS_WITHOUT_SPAN = 1e6
 NUM_SPECIAL_TOKENS = 3
 
 # A kind of fault.
-_TRUNCATED = "Questions truncated to --max_query_length"
+_TRUNCATED = "Questions truncated to `max_query_length`"
 
 _TYPE_NAMES = {
     bool: "true or false",
@@ -125,7 +125,7 @@ def read_questions(
             raise in_file(
                 question.where,
                 f"question {question.id!r} cannot be used for training: "
-                f"{detail}. Fix it, or drop --strict to skip such questions.",
+                f"{detail}. Fix it, or drop `strict` to skip such questions.",
             )
         num_skipped += 1
         faults.add(kind, f"{question.name}: {detail}")
@@ -163,7 +163,7 @@ def _all_questions(
             elif entry.get("is_impossible") is True:
                 kind = (
                     "Questions with is_impossible, which is ignored without "
-                    "--version_2_with_negative"
+                    "`version_2_with_negative`"
                 )
                 faults.add(kind, where)
             answers: tuple[Answer, ...] = ()
@@ -241,7 +241,7 @@ def _why_untrainable(
     if not question.answers or not question.answers[0].text.strip():
         kind = "Questions without an answer are skipped"
         if not with_negative:
-            kind += " (SQuAD 2.0 needs --version_2_with_negative)"
+            kind += " (SQuAD 2.0 needs `version_2_with_negative`)"
         return kind, "no answer"
     answer, context = question.answers[0], question.context
     start, end = answer.start, answer.start + len(answer.text)
@@ -293,9 +293,9 @@ class SpanEncoding(RowEncoding[Question]):
         least = self.max_query_length + NUM_SPECIAL_TOKENS + 1
         if self.max_seq_length < least:
             raise wrong_value(
-                "--max_seq_length",
+                "`max_seq_length`",
                 f"at least {least} with "
-                f"--max_query_length={self.max_query_length}, to have room "
+                f"`max_query_length={self.max_query_length}`, to have room "
                 "for the context, [CLS] and twice [SEP]",
                 self.max_seq_length,
             )

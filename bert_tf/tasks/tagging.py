@@ -60,7 +60,7 @@ class TaggingTask(FineTuningTask):
     ):
         super().__init__(config, encoding, **options)
         if len(self.labels) < 2:
-            raise wrong_value("--labels", "at least 2 labels", self.labels)
+            raise wrong_value("`labels`", "at least 2 labels", self.labels)
         self.class_weights = class_weights
 
     def make_model(self, **options: Any) -> keras.Model:

@@ -98,11 +98,8 @@ class QuestionAnswerer(TextModel):
         self.rules = AnswerRules(
             max_answer_length=max_answer_length, with_negative=with_negative
         )
-        try:
-            self._encoding()
-        except InputError as error:
-            # No room for the text. The arguments have the names of flags.
-            raise InputError(str(error).replace("--", "")) from None
+        # Checks that there is room for the text.
+        self._encoding()
 
     @classmethod
     def _recorded_options(cls, found):

@@ -247,7 +247,7 @@ class CheckpointManager:
         if self.steps():
             raise InputError(
                 f"All checkpoints in {self.directory} are damaged. Remove the "
-                "folder, or pass another --output_dir."
+                "folder, or pass another `output_dir`."
             )
         return None
 

@@ -89,11 +89,11 @@ def _device_kind(strategy_name: str) -> str:
 
 def _resolve(config: DistributionConfig) -> str:
     name = config.strategy
-    require_choice("--distribution_strategy", name, STRATEGIES)
+    require_choice("`distribution_strategy`", name, STRATEGIES)
     if name in ("one_device", "mirrored") and number_of_workers() > 1:
         # Each worker would train alone and overwrite the others' files.
         raise wrong_value(
-            "--distribution_strategy",
+            "`distribution_strategy`",
             "auto or multi_worker_mirrored, as TF_CONFIG lists "
             f"{number_of_workers()} workers",
             name,
@@ -157,7 +157,7 @@ def _mirrored(config: DistributionConfig) -> tf.distribute.Strategy:
         devices = tf.config.list_logical_devices("CPU")
         if len(devices) == 1:
             logging.warning(
-                "--distribution_strategy=mirrored: there is no GPU that "
+                "`distribution_strategy=mirrored`: there is no GPU that "
                 "TensorFlow can use; a single replica runs, on the CPU."
             )
     return tf.distribute.MirroredStrategy([device.name for device in devices])
@@ -167,7 +167,7 @@ def _multi_worker(config: DistributionConfig) -> tf.distribute.Strategy:
     workers, own = _read_tf_config()
     if not workers:
         raise InputError(
-            "--distribution_strategy=multi_worker_mirrored needs the "
+            "`distribution_strategy=multi_worker_mirrored` needs the "
             f"environment variable TF_CONFIG, such as {_TF_CONFIG}."
         )
     _require_task(own, workers)
@@ -188,7 +188,7 @@ def _tpu(config: DistributionConfig) -> tf.distribute.Strategy:
         tf.tpu.experimental.initialize_tpu_system(resolver)
     except (tf.errors.OpError, OSError, ValueError, RuntimeError) as error:
         raise InputError(
-            f"No TPU found at --tpu_name={config.tpu_name or 'local'}: "
+            f"No TPU found at `tpu_name={config.tpu_name or 'local'}`: "
             f"{reason(error)}. A TPU needs the package tensorflow-tpu."
         ) from error
     return tf.distribute.TPUStrategy(resolver)

@@ -170,7 +170,7 @@ class Estimator:
             )
             if init_checkpoint:
                 logging.warning(
-                    "--init_checkpoint=%s is ignored, since %s already has a "
+                    "`init_checkpoint=%s` is ignored, since %s already has a "
                     "checkpoint",
                     init_checkpoint,
                     self._manager.directory,
@@ -520,9 +520,9 @@ def batch_per_replica(
     size = config.train_batch_size
     if size % (replicas * parts):
         raise wrong_value(
-            "--train_batch_size",
+            "`train_batch_size`",
             f"a multiple of {replicas} replica(s) times "
-            f"--gradient_accumulation_steps={parts}",
+            f"`gradient_accumulation_steps={parts}`",
             size,
         )
     return size // replicas

@@ -105,7 +105,7 @@ class NanWatch(Hook):
             raise NonFiniteError(
                 f"step {step - len(bad) + index + 1}: loss "
                 f"{records['loss'][index]}, gradient norm {norms[index]}; all "
-                "checkpoints are from earlier steps. Lower --learning_rate, or "
+                "checkpoints are from earlier steps. Lower `learning_rate`, or "
                 "use more warm-up steps."
             )
 
@@ -142,7 +142,7 @@ def require_finite_tensors(step: int, tensors: Mapping[str, Any]) -> None:
         if not np.isfinite(values).all():
             raise NonFiniteError(
                 f"step {step}: {name} is not finite and was not saved. Lower "
-                "--learning_rate."
+                "`learning_rate`."
             )
 
 

@@ -5,7 +5,7 @@ Keras is imported when an optimizer is made.
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bert_tf.errors import listed, wrong_value
 
@@ -17,20 +17,10 @@ OPTIMIZERS = ("adamw", "lamb")
 # Seeds become int32 tensors and seeds of NumPy.
 MAX_SEED = 2**31 - 1
 
-_SMALLEST = {
-    "train_batch_size": 1,
-    "eval_batch_size": 1,
-    "num_train_steps": 1,
-    "num_warmup_steps": 0,
-    "stop_at_step": 0,
-    "weight_decay_rate": 0,
-    "max_grad_norm": 0,
-    "gradient_accumulation_steps": 1,
-    "save_checkpoints_steps": 1,
-    "keep_checkpoint_max": 0,
-    "iterations_per_loop": 1,
-    "random_seed": 0,
-}
+
+def _at_least(smallest: int, *, default: float) -> Any:
+    """Declares a number that is finite and not below `smallest`."""
+    return dataclasses.field(default=default, metadata={"smallest": smallest})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,28 +54,31 @@ class TrainingConfig:
         multiplier is invalid.
     """
 
-    train_batch_size: int = 32
-    eval_batch_size: int = 8
+    train_batch_size: int = _at_least(1, default=32)
+    eval_batch_size: int = _at_least(1, default=8)
     learning_rate: float = 5e-5
-    num_train_steps: int = 100_000
-    num_warmup_steps: int = 10_000
-    stop_at_step: int = 0
+    num_train_steps: int = _at_least(1, default=100_000)
+    num_warmup_steps: int = _at_least(0, default=10_000)
+    stop_at_step: int = _at_least(0, default=0)
     optimizer: str = "adamw"
     adam_bias_correction: bool = False
-    weight_decay_rate: float = 0.01
-    max_grad_norm: float = 1.0
-    gradient_accumulation_steps: int = 1
-    save_checkpoints_steps: int = 1000
-    keep_checkpoint_max: int = 5
-    iterations_per_loop: int = 1000
-    random_seed: int = 12345
+    weight_decay_rate: float = _at_least(0, default=0.01)
+    max_grad_norm: float = _at_least(0, default=1.0)
+    gradient_accumulation_steps: int = _at_least(1, default=1)
+    save_checkpoints_steps: int = _at_least(1, default=1000)
+    keep_checkpoint_max: int = _at_least(0, default=5)
+    iterations_per_loop: int = _at_least(1, default=1000)
+    random_seed: int = _at_least(0, default=12345)
     jit_compile: bool | None = None
     rate_multipliers: "RateMultipliers" = ()
 
     def __post_init__(self):
-        for name, smallest in _SMALLEST.items():
-            in_range = smallest <= getattr(self, name) < math.inf
-            self._require(name, in_range, f"at least {smallest} and finite")
+        for field in dataclasses.fields(self):
+            if "smallest" in field.metadata:
+                smallest = field.metadata["smallest"]
+                in_range = smallest <= getattr(self, field.name) < math.inf
+                requirement = f"at least {smallest} and finite"
+                self._require(field.name, in_range, requirement)
         if self.rate_multipliers:
             from bert_tf.optimization import check_multipliers
 
@@ -97,19 +90,19 @@ class TrainingConfig:
         self._require(
             "stop_at_step",
             self.stop_at_step <= self.num_train_steps,
-            f"at most --num_train_steps={self.num_train_steps}",
+            f"at most `num_train_steps={self.num_train_steps}`",
         )
         known = listed(OPTIMIZERS, last="or")
         self._require("optimizer", self.optimizer in OPTIMIZERS, known)
         self._require(
             "adam_bias_correction",
             self.optimizer == "adamw" or not self.adam_bias_correction,
-            f"False with --optimizer={self.optimizer}",
+            f"False with `optimizer={self.optimizer}`",
         )
 
     def _require(self, name: str, condition: bool, requirement: str) -> None:
         if not condition:
-            raise wrong_value(f"--{name}", requirement, getattr(self, name))
+            raise wrong_value(f"`{name}`", requirement, getattr(self, name))
 
     @property
     def last_step(self) -> int:

@@ -97,7 +97,7 @@ def require_same_step(
         raise InputError(
             "Workers found different newest checkpoints: steps "
             f"{smallest} to {-negated}, on this worker {step} in {folder}. "
-            "Use an --output_dir that all workers share."
+            "Use an `output_dir` that all workers share."
         )
 
 
@@ -115,9 +115,9 @@ def require_same_settings(
 
     Args:
       strategy: The devices.
-      settings: JSON values by their names, such as `--learning_rate`. The
+      settings: JSON values by their names, such as "`learning_rate`". The
         entries of a mapping are compared one by one.
-      inputs: Paths of files by a flag or a noun phrase.
+      inputs: Paths of files by an argument or a noun phrase.
 
     Raises:
       InputError: They differ, so that the workers would train a mixture, or
@@ -304,6 +304,6 @@ def require_shared(strategy: tf.distribute.Strategy, folder: str) -> None:
         who = "Another worker" if is_there else "This worker"
         raise InputError(
             f"{who} cannot read the files that the chief writes to {folder}. "
-            "Use an --output_dir that all workers share, such as a network "
+            "Use an `output_dir` that all workers share, such as a network "
             "file system or gs://."
         )

@@ -364,7 +364,7 @@ def require_matplotlib() -> None:
             "A picture",
             f"matplotlib ({error})",
             "visualize",
-            advice=", or write a page with --output=FILE.html",
+            advice=", or write a page with `output=FILE.html`",
         ) from None
 
 

@@ -36,12 +36,12 @@ def make_config(text="a", output="b", vocab_file="c", **settings):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"max_seq_length": 4}, "--max_seq_length must be at least 5; got 4"),
-        ({"max_predictions_per_seq": 0}, "_per_seq must be at least 1"),
-        ({"masked_lm_prob": 0.0}, "--masked_lm_prob must be above 0; got 0.0"),
-        ({"masked_lm_prob": 1.01}, "--masked_lm_prob must be at most 1"),
-        ({"short_seq_prob": -0.1}, "--short_seq_prob must be at least 0"),
-        ({"input_format": "json"}, "--input_format must be .*text or jsonl"),
+        ({"max_seq_length": 4}, "`max_seq_length` must be at least 5; got 4"),
+        ({"max_predictions_per_seq": 0}, "_per_seq` must be at least 1"),
+        ({"masked_lm_prob": 0.0}, "`masked_lm_prob` must be above 0; got 0.0"),
+        ({"masked_lm_prob": 1.01}, "`masked_lm_prob` must be at most 1"),
+        ({"short_seq_prob": -0.1}, "`short_seq_prob` must be at least 0"),
+        ({"input_format": "json"}, "`input_format` must be .*text or jsonl"),
         ({"mask_share": 0.9}, "a sum of 1; got 0.9, 0.1 and 0.1"),
         ({"mask_share": 1.2, "keep_share": -0.3}, "got 1.2, 0.1 and -0.3"),
     ],
@@ -55,7 +55,7 @@ def test_output_paths(tmp_path):
     assert make_config(output="x, y,").output_paths([]) == ["x", "y"]
     os.mkfifo(tmp_path / "pipe")
     for output, message in [
-        (" , ", "--output_file must be a comma-separated list of files"),
+        (" , ", "`output_file` must be a comma-separated list of files"),
         (f"x,{tmp_path}/pipe", f"{tmp_path}/pipe is a device or a pipe"),
         ("a", "output a would overwrite the text a"),
         ("x,./c", "output ./c would overwrite the vocabulary c"),
@@ -342,11 +342,11 @@ MANY = {"output": ",".join(f"out/{i}" for i in range(99))}
 @pytest.mark.parametrize(
     ("text", "settings", "message"),
     [
-        (b"\n \n", {}, "text.txt has only blank lines"),
-        (b"wa\nwb\n", {}, "1 document. Put blank lines .*--nonext_sentence"),
-        (b"wa\n\nwb\n\nwc\n", {}, "3 documents of 1 sentence. Put .*--nonext"),
+        (b"\n \n", {}, "text.txt` has only blank lines"),
+        (b"wa\nwb\n", {}, "1 document. Put blank lines .*`next_sent"),
+        (b"wa\n\nwb\n\nwc\n", {}, "3 documents of 1 sentence. Put .*`next_"),
         (b"wa\nwb\n\nwc\xff\n", {}, r"text\.txt:4: byte 0xff"),
-        (b'{"text": "wa\\nwb"}', JSONL, r"1 document\. Pass --nonext_sentence"),
+        (b'{"text": "wa\\nwb"}', JSONL, r"1 document\. Pass `next_sentence=F"),
         (
             b'{"text": "wa"}\n{"text": "wb"}',
             JSONL,
@@ -439,7 +439,7 @@ def test_casing_and_next_sentences_are_read_from_manifests(tmp_path):
     creation.require_next_sentence(paths)
     describe(paths[2], do_lower_case=True, next_sentence=False)
     assert creation.casing_of(paths) == {}
-    with pytest.raises(InputError, match=f"{paths[2]} was made with --nonext"):
+    with pytest.raises(InputError, match=f"{paths[2]} was made with `next_s"):
         creation.require_next_sentence(paths)
     files.write_text(files.manifest_path(paths[2]), '{"settings": [1]}')
     assert creation.casing_of(paths) == cased

@@ -121,12 +121,12 @@ def test_json_objects_are_documents(write):
         (
             '{"id": 3, "body": ""}',
             r"a\.txt:9: expected a field 'text', found 'id' and 'body'\. .* "
-            "--jsonl_field",
+            "`jsonl_field`",
         ),
         ("{}", r"a\.txt:9: .* 'text', found an empty object\."),
         ('{"text": ["a"]}', r":9: the field 'text' must be text, not a list"),
         ('{"text": null}', r":9: the field 'text' must be text, not null\."),
-        ("a\xff", r"a\.txt:9: byte 0xff is not UTF-8\. .*--errors=replace"),
+        ("a\xff", r"a\.txt:9: byte 0xff is not UTF-8\. .*`errors=replace`"),
     ],
 )
 def test_lines_without_a_document_are_named(write, monkeypatch, line, message):

@@ -265,8 +265,8 @@ def test_the_first_record_is_compared_with_the_schema(tmp_path):
             pretraining_schema(13, 5),
             path,
             "masked_lm_positions must have length 5 "
-            "(--max_predictions_per_seq=5); got 7. Pass "
-            "--max_predictions_per_seq=7, or create the records again.",
+            "(`max_predictions_per_seq=5`); got 7. Pass "
+            "`max_predictions_per_seq=7`, or create the records again.",
         ),
         ((Feature("input_ids", (2, 3)),), path, "must have length 6; got 13."),
         (
@@ -400,7 +400,7 @@ def test_the_flag_that_skips_is_suggested_for_damage_alone(write):
             records.verify(path)
 
     message = error_of(verify, write(flip(STARTS[3] + 13)))
-    assert "again. Or pass --skip_corrupt_records" in message
+    assert "again. Or pass `skip_corrupt_records`" in message
     assert "skip_corrupt" not in error_of(verify, write(b"text"))
 
 

@@ -248,7 +248,7 @@ MISSPELT = NO_COLUMN.format("txet", r" Did you mean 'text'\?")
         ("a\n", {"a": "-2"}, HEADERLESS, ":1: .* 2 columns or more"),
         # Columns after a missing one would be in the wrong place.
         ("x\ny\n", "label text", OPTIONAL, "2 columns or more, found 1"),
-        (JSON, {"a": "text"}, {}, ":2: no key 'text'; .*--skip_malformed"),
+        (JSON, {"a": "text"}, {}, ":2: no key 'text'; .*`skip_malformed"),
         ("x\nb\tc\na\na\n", "a b", SKIP, r"a\.tsv: .* 2 .*2 of 3 rows"),
     ],
 )

@@ -168,5 +168,5 @@ def test_words_that_are_refused(source, tmp_path, content, message):
 @pytest.mark.parametrize("name", ["config", "vocab", "do_lower_case"])
 def test_what_must_be_known(source, listed, name):
     unknown = dataclasses.replace(source, **{name: None})
-    with refused("--add_words needs --"):
+    with refused("`add_words` needs `"):
         add_words(unknown, listed)

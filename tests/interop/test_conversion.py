@@ -93,7 +93,7 @@ def test_keeps_the_optimizer_only_if_asked(tmp_path):
     assert_same_weights(bare.weights, weights)
     report = str(conversion.plan(whole, "google"))
     assert f"left over   {len(kept)}: " in report
-    assert "--keep_optimizer" in report
+    assert "keep_optimizer" in report
     # Slots of other weights are left out.
     planned = conversion.plan(source, "google", "encoder", keep_optimizer=True)
     encoder = {k: v for k, v in weights.items() if k.startswith("bert/")}
@@ -164,7 +164,7 @@ BIAS = "bert/pooler/dense/bias"
     [
         (BIAS, None, "a model with head classifier are missing: bert/poo"),
         ("output_bias", None, "missing: output_bias"),
-        ("my/own", np.ones(3), "variables are not BERT's: my/own.*--drop"),
+        ("my/own", np.ones(3), "variables are not BERT's: my/own.*`drop`"),
         (LAYER_2, np.ones(12), f"not BERT's: {LAYER_2}"),
         (BIAS, np.ones(13), rf"memory: {BIAS} .* \[12\].* got \[13\]"),
         ("output_weights", np.ones((2, 3)), r"\[any, 12\].*\[2, 3\]"),
@@ -179,12 +179,12 @@ def test_drops_foreign_variables_only():
     source = with_weights({"my/own": np.ones(3), "my/other": np.ones(2)})
     for drop in (["my/own", "my/other"], ["*/o*"]):
         planned = conversion.plan(source, "google", drop=drop)
-        assert planned.left_over == {"--drop": ["my/other", "my/own"]}
+        assert planned.left_over == {"drop": ["my/other", "my/own"]}
         assert set(planned.target.weights.shapes) == set(arrays("classifier"))
     with refused("not BERT's: my/other"):
         conversion.plan(source, "google", drop=["my/own"])
     for pattern in ("yours", "bert/pooler/*"):
-        with refused("--drop must be a pattern of"):
+        with refused("`drop` must be a pattern of"):
             conversion.plan(with_weights({}), "google", drop=[pattern])
 
 
@@ -194,11 +194,11 @@ TO_KERAS = {"to": "keras", "keep_optimizer": True}
 @pytest.mark.parametrize(
     ("change", "options", "message"),
     [
-        ({"config": None}, {}, "Give --bert_config"),
-        ({"head": None}, {}, "Give --head"),
+        ({"config": None}, {}, "Give `bert_config"),
+        ({"head": None}, {}, "Give `head`"),
         ({"vocab": ("[PAD]", "a", "a")}, {}, "of memory:3: .* on line 2"),
         ({"vocab": (*VOCAB, "x")}, {}, "24 tokens, but vocab_size is 23"),
-        ({}, TO_KERAS, "--keep_optimizer needs --to=google"),
+        ({}, TO_KERAS, "`keep_optimizer` needs `to=google`"),
         ({}, {"keep_optimizer": True}, "79 of Adam's slots and global_step"),
     ],
 )

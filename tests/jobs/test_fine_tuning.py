@@ -293,7 +293,7 @@ def test_releases_and_models_that_can_be_opened(tmp_path):
     message = f"{headless} is not a fine-tuned model: it lacks head/"
     with pytest.raises(InputError, match=message):
         open_model(tmp_path / "new", start(init_checkpoint=headless))
-    with pytest.raises(InputError, match="no fine-tuned model in --output_dir"):
+    with pytest.raises(InputError, match="no fine-tuned model in `output_dir="):
         open_model(tmp_path / "new")
 
 

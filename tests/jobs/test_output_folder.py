@@ -128,7 +128,7 @@ def test_another_run_is_rejected(tmp_path, name, other, words):
     for do_train in (True, False):
         flags |= {"do_train": do_train, "do_export": True}
         message = refused(words, tmp_path, facts, **flags)
-        assert "--overwrite_output_dir" in message
+        assert "`overwrite_output_dir`" in message
     assert not (tmp_path / "export").exists()
 
 
@@ -153,8 +153,8 @@ def test_other_settings_are_logged_or_rejected(tmp_path, caplog):
     assert not warnings_of(development_set="old")
     changes = {"development_set": "old", "learning_rate": 3e-5}
     for _ in range(2):
-        assert "rate was 5e-05, is 3e-05" in warnings_of(**changes)
-    with pytest.raises(InputError, match="--learning_rate was 5e-05, is 3e"):
+        assert "rate` was 5e-05, is 3e-05" in warnings_of(**changes)
+    with pytest.raises(InputError, match="`learning_rate` was 5e-05, is 3e"):
         warnings_of(**changes, num_seeds=2)
     # A search has its own learning rates.
     assert not warnings_of(**changes, search="paper")
@@ -164,7 +164,7 @@ def test_other_settings_are_logged_or_rejected(tmp_path, caplog):
         warnings_of(development_set="new", num_seeds=2)
     # Without --save_best the last weights are kept, whatever their score.
     text = warnings_of(development_set="new", save_best=None)
-    assert "--save_best was loss" in text
+    assert "`save_best` was loss" in text
     assert "development set" not in text
 
 
@@ -173,9 +173,9 @@ def test_another_seed_is_another_training(tmp_path, caplog):
     begin(tmp_path, random_seed=1)
     train(tmp_path)
     begin(tmp_path, random_seed=2)
-    assert "--random_seed was 1, is 2" in caplog.text
+    assert "`random_seed` was 1, is 2" in caplog.text
     fill(tmp_path, RELEASED)
-    message = r"--random_seed=2 has no effect: .* --random_seed=1\. "
+    message = r"`random_seed=2` has no effect: .* `random_seed=1`\. "
     refused(message, tmp_path, random_seed=2)
     # The folder of each of several trainings is named after its seed.
     caplog.clear()
@@ -297,7 +297,7 @@ def test_inputs_are_not_overwritten(tmp_path):
     fill(tmp_path, "predictions.tsv", "vocab.txt", "x")
     inputs = [str(tmp_path / "predictions.tsv")]
     refused("overwrite its .*predictions.tsv", tmp_path, inputs=inputs)
-    refused("x is a file", tmp_path / "x", do_train=False)
+    refused("x` is a file", tmp_path / "x", do_train=False)
     begin(tmp_path, vocab_file=str(tmp_path / "vocab.txt"))
 
 
@@ -305,7 +305,7 @@ def test_inputs_are_not_overwritten(tmp_path):
 def test_the_folder_of_a_checkpoint_is_not_trained_in(tmp_path, name):
     fill(tmp_path, "bert_model.ckpt.index")
     start = str(tmp_path / name)
-    refused("contains --init_checkpoint", tmp_path, init_checkpoint=start)
+    refused("contains `init_checkpoint`", tmp_path, init_checkpoint=start)
     # It is fine without training, and in the folder of the run itself.
     begin(tmp_path, init_checkpoint=start, do_train=False)
     begin(tmp_path)
@@ -442,13 +442,13 @@ def test_the_same_pretraining_continues(tmp_path, caplog):
     verify(tmp_path, seed=1)
     assert not caplog.messages
     verify(tmp_path, seed=2)
-    assert f"{tmp_path} was trained with --random_seed=1" in caplog.text
+    assert f"{tmp_path} was trained with `random_seed=1`" in caplog.text
 
 
 def test_a_folder_that_can_be_written_to_is_not_changed(tmp_path):
     fill(tmp_path, "out")
     for folder in (tmp_path, tmp_path / "new"):
         output_folder.require_writable(str(folder))
-    with pytest.raises(InputError, match="out is a file"):
+    with pytest.raises(InputError, match="out` is a file"):
         output_folder.require_writable(str(tmp_path / "out"))
     assert names_in(tmp_path) == {"out"}

@@ -107,9 +107,9 @@ def test_missing_files_and_files_that_do_not_fit(release, named, tmp_path):
         ("vocab_file", "vocabulary"),
     ):
         other = {name: path for name, path in named.items() if name != flag}
-        with pytest.raises(InputError, match=f"Give --{flag}, or .* a {what}"):
+        with pytest.raises(InputError, match=f"Give `{flag}`, or .* a {what}"):
             start_of(**other)
-        with pytest.raises(InputError, match=f"no {what}. Give --{flag}"):
+        with pytest.raises(InputError, match=f"no {what}. Give `{flag}`"):
             start_of(release(what), **other)
     with pytest.raises(InputError, match=r"shape \[7, 4\], found \[8, 4\]"):
         start_of(release(rows=8), **named)
@@ -144,7 +144,7 @@ def test_casing_that_contradicts_the_checkpoint(
     assert start_of(prefix, **named).do_lower_case is known
     assert start_of(prefix, do_lower_case=known, **named).do_lower_case is known
     word, other = str(known).lower(), str(not known).lower()
-    message = f"--do_lower_case must be {word}, since {prefix} .* got {other}"
+    message = f"`do_lower_case` must be {word}, since {prefix} .* got {other}"
     with pytest.raises(InputError, match=message):
         start_of(prefix, do_lower_case=not known, **named)
 
@@ -190,7 +190,7 @@ def test_an_earlier_run_in_the_folder_is_enough(resolved, fine_tuned, caplog):
     # The weights are those of its checkpoint or of its best evaluation.
     assert start.init_checkpoint is None
     training = {"do_train": True, "max_seq_length": 11}
-    with pytest.raises(InputError, match="Give --bert_config_file, or"):
+    with pytest.raises(InputError, match="Give `bert_config_file`, or"):
         resolved(**training)
     _, start = resolved(**training, init_checkpoint=folder)
     assert start.init_checkpoint == folder
@@ -199,7 +199,7 @@ def test_an_earlier_run_in_the_folder_is_enough(resolved, fine_tuned, caplog):
     flags = {"init_checkpoint": other, "max_seq_length": 11, "do_eval": True}
     _, start = resolved(**flags)
     assert (start.init_checkpoint, start.labels) == (None, ("a", "b"))
-    assert f"--init_checkpoint={other} is ignored" in caplog.text
+    assert f"`init_checkpoint={other}` is ignored" in caplog.text
 
 
 def test_a_folder_without_a_model(resolved, tmp_path):
@@ -272,8 +272,8 @@ def test_a_trained_model_keeps_its_length(
         config, _ = resolved(**flags, init_checkpoint=folder)
         assert (config.max_seq_length, config.eval_steps) == (length, 0)
         assert config.doc_stride == 4
-    logged = f"Options recorded when {out} was trained: --max_seq_length=7"
-    logged += " --doc_stride=4"
+    logged = f"Options recorded when {out} was trained: `max_seq_length=7`"
+    logged += " `doc_stride=4`"
     assert (logged in caplog.messages) == (length == 7)
 
 
@@ -290,8 +290,8 @@ def test_a_release_records_its_length(resolved, fine_tuned, tmp_path):
     ("value", "message"),
     [
         (None, r"at most 11.*; got 128"),
-        (2, "out records --max_seq_length=2, which is not a valid value. Give"),
-        ([5], r"records --max_seq_length=\[5\], which"),
+        (2, "out records `max_seq_length=2`, which is not a valid value. Give"),
+        ([5], r"records `max_seq_length=\[5\]`, which"),
     ],
 )
 def test_missing_and_invalid_records(
@@ -301,7 +301,7 @@ def test_missing_and_invalid_records(
     record(tmp_path / "out", max_seq_length=value)
     with pytest.raises(InputError, match=message):
         resolved(do_export=True)
-    logged = "Using defaults for options that the model does not record: --max"
+    logged = "Using defaults for options that the model does not record: `max"
     assert (logged in caplog.text) == (value is None)
 
 
@@ -371,7 +371,7 @@ def test_a_head_of_the_same_task_is_kept(classifier, is_trained):
 )
 def test_a_head_of_another_task(classifier, facts, changes, words):
     path = classifier(**facts)
-    with pytest.raises(InputError, match=f"{words}.* or give --do_train"):
+    with pytest.raises(InputError, match=f"{words}.* or give `do_train`"):
         opened(path, False, **changes)
     assert opened(path, True, **changes) == BELOW_HEAD
 

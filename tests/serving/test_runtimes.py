@@ -34,7 +34,7 @@ INNER = 3
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"dtype_policy": "mixed_bfloat16"}, "precision=float32"),
+        ({"dtype_policy": "mixed_bfloat16"}, "it again in float32"),
         ({"kind": ServedMaskedLM.kind}, "returns words"),
         ({"ops": {"MatMul", "While"}}, "LSTMs"),
         ({"parameters": 1 << 29}, "536,870,912 weights"),

@@ -129,7 +129,7 @@ def test_prediction_needs_no_labels_in_files(folder_of, monkeypatch):
     assert read(found, "test", folder) == [("a", None)]
     # Without a folder, not even the working directory is searched.
     monkeypatch.chdir(folder_of(train_tsv=tsv(HEADER, *ROWS)))
-    with pytest.raises(InputError, match="--labels, or --data_dir with a tr"):
+    with pytest.raises(InputError, match="`labels`, or `data_dir` with a tr"):
         custom.data_set("")
     with pytest.raises(InputError, match="there is no such folder"):
         custom.data_set(f"{folder}/no")
@@ -168,16 +168,16 @@ def test_several_labels_in_columns(folder_of):
         ({}, "text\tlabel\na\tx\nb\t\n", ":3: no label"),
         (MULTI, "text\tlabel\n", "no row"),
         ({}, "text\tlabels\na\tx\n", r"Did you mean 'labels'\?"),
-        ({"label_column": None}, "", "--label_column or --labels"),
-        ({"train_file": "no.tsv"}, "", r"no no\.tsv, .* pass the .* --labels"),
+        ({"label_column": None}, "", "`label_column` or `labels`"),
+        ({"train_file": "no.tsv"}, "", r"no no\.tsv, .* pass the .* `labels`"),
         ({"problem": "ranking"}, "", "multi_label or regression; got 'rank"),
-        (MULTI | {"label_separator": ""}, "", "--label_separator .*; got ''"),
+        (MULTI | {"label_separator": ""}, "", "`label_separator` .*; got ''"),
         (
             {"problem": "regression", "labels": ["a"]},
             "",
-            "--labels must be left out",
+            "`labels` must be left out",
         ),
-        ({"labels": ["a"]}, "", "--labels must be .* two different"),
+        ({"labels": ["a"]}, "", "`labels` must be .* two different"),
         (MULTI | {"labels": ["a", "b", "a"]}, "", "two different"),
         (
             MULTI | {"label_column": "b,c", "labels": ["a", "b"]},
@@ -187,9 +187,9 @@ def test_several_labels_in_columns(folder_of):
         (
             MULTI | {"label_column": "1,2", "labels": ["a"]},
             "",
-            "--label_column must be a column for",
+            "`label_column` must be a column for",
         ),
-        ({}, tsv(HEADER, *ROWS, ("torn",)), "2 columns.*--skip_malformed_rows"),
+        ({}, tsv(HEADER, *ROWS, ("torn",)), "2 columns.*`skip_malformed_rows`"),
     ],
 )
 def test_errors(folder_of, options, text, message):

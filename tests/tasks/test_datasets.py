@@ -79,7 +79,7 @@ def test_published_models_name_classes_that_files_number():
 def test_labels_of_another_task_must_be_allowed(warnings):
     """A model for MRPC is not one for RTE, although both have two classes."""
     rte = datasets.find("rte")
-    message = r"labels are 0, 1; rte has entailment, not_.*--allow_label_m"
+    message = r"labels are 0, 1; rte has entailment, not_.*`allow_label_m"
     with pytest.raises(InputError, match=message):
         rte.with_labels(("0", "1"))
     # Training replaces the head.

@@ -242,7 +242,7 @@ def test_labels_are_counted(write, names, problem, counts):
 @pytest.mark.parametrize(("one", "other"), [("1", "01"), ("2.5", "2.50")])
 def test_labels_equal_as_numbers_are_ambiguous(write, one, other):
     path = write(f"a\t{one}\nb\tx\nc\t{one}\nd\t{other}\n")
-    message = rf"^{path}:4: .*'{other}'.*'{one}' in {path}:1\..*--labels"
+    message = rf"^{path}:4: .*'{other}'.*'{one}' in {path}:1\..*`labels`"
     with pytest.raises(InputError, match=message):
         counted(path)
 
@@ -281,12 +281,12 @@ def test_a_header_may_be_an_example(write, warnings, columns, first, reason):
         read(path, columns, target, is_labelled=False)
 
     if reason and reason.startswith(LOOKS):
-        with pytest.raises(InputError, match=f"{reason}.* pass --noheader"):
+        with pytest.raises(InputError, match=f"{reason}.* pass `header=False`"):
             read_all()
     elif reason:
         read_all()
         [warning] = warnings
-        assert f"{reason}. If the file has none, pass --noheader" in warning
+        assert f"{reason}. If the file has none, pass `header=False`" in warning
     else:
         read_all()
         assert not warnings
@@ -306,7 +306,7 @@ def test_a_header_may_be_an_example(write, warnings, columns, first, reason):
 )
 def test_a_text_is_not_the_label(write, name, text, columns, options):
     """Its scores would be perfect."""
-    message = r"a\.\w+:1: --text_._column and --label_column are the same col"
+    message = r"a\.\w+:1: `text_._column` and `label_column` are the same col"
     with pytest.raises(InputError, match=message):
         read(write(text, name), {"text_a": "t"} | columns, **options)
 

@@ -140,9 +140,9 @@ def test_columns_by_number(write):
         ("\na\tO\nb O\n", {}, "{}:3: expected 2 .* tabs, as in line 2"),
         ("a O\n# what is this\nb O\n", {}, "{}:2: expected 2 .*; found 4"),
         ("\na x O\n", {"tag_column": 3},
-         "tag_column must be from -3 to 2 .* 3 columns of {}:2; got 3"),
-        ("a O\n", {"word_column": -3}, "word_column must be from -2 to 1"),
-        ("a\n", {}, "tag_column must be another .*{}:1; got -1"),
+         "tag_column` must be from -3 to 2 .* 3 columns of {}:2; got 3"),
+        ("a O\n", {"word_column": -3}, "word_column` must be from -2 to 1"),
+        ("a\n", {}, "tag_column` must be another .*{}:1; got -1"),
         (b"a O\n\nb\xe9 O\n", {}, "{}:3: byte 0xe9"),
         ("a O\nb NNP\n", {}, "{}:2: expected a tag: O, or .* found 'NNP'"),
         ("a O\nb B-\n", {}, "{}:2: expected a tag: .* found 'B-'"),
@@ -213,9 +213,9 @@ def test_an_official_file(shared_data, tmp_path):
 
 def test_finds_the_file_of_a_split(tmp_path):
     folder = str(tmp_path)
-    with pytest.raises(InputError, match=r"dev\.txt, .* or eng\..*--dev_file"):
+    with pytest.raises(InputError, match=r"dev\.txt, .* or eng\..*`dev_file`"):
         ner.find_file("dev", folder)
-    with pytest.raises(InputError, match="--data_dir or --dev_file"):
+    with pytest.raises(InputError, match="`data_dir` or `dev_file`"):
         ner.find_file("dev")
     for split, name in {
         "train": "eng.train",
@@ -316,7 +316,7 @@ def test_the_first_token_of_a_word_has_the_label(words, tags, ids, labels):
 
 def test_a_row_needs_room_for_a_token():
     encoding = dataclasses.replace(ENCODING, max_seq_length=2)
-    with pytest.raises(InputError, match=r"max_seq_length .* 3, .*; got 2"):
+    with pytest.raises(InputError, match=r"max_seq_length` .* 3, .*; got 2"):
         encoding.encode([sentence("a b")])
 
 
@@ -407,7 +407,7 @@ def test_an_unknown_tag(write):
     file = read_conll(write("a I-X\nb I-DATE\n"))
     message = (
         r"a\.txt:2: the tag 'I-DATE' \(B-DATE in IOB2\) is not .* O, B-X and "
-        r"I-X\. .*--labels"
+        r"I-X\. .*`labels`"
     )
     with pytest.raises(InputError, match=message):
         ENCODING.encode(file.sentences)
@@ -434,10 +434,10 @@ def test_where_labels_come_from(given, known, train, expected):
 @pytest.mark.parametrize(
     ("given", "known", "message"),
     [
-        (None, None, "--do_train or --labels, or a model"),
-        (None, ("LABEL_0", "LABEL_1"), "IOB2.*'LABEL_0'.*--labels, in the"),
+        (None, None, "`do_train` or `labels`, or a model"),
+        (None, ("LABEL_0", "LABEL_1"), "IOB2.*'LABEL_0'.*`labels`, in the"),
         (None, ("O", "B-A", "E-A"), r"IOB2.*'E-A'.*TokenTagger takes"),
-        (["O", "B-A", "O"], None, "--labels must be different; got 'O,B-A,O'"),
+        (["O", "B-A", "O"], None, "`labels` must be different; got 'O,B-A,O'"),
     ],
 )
 def test_invalid_labels(given, known, message):

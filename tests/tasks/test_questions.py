@@ -93,7 +93,7 @@ def test_impossible_questions_need_the_option(read, warnings):
     assert not any(q.is_impossible for q in questions)
     ignored, skipped = warnings
     assert re.search("is_impossible, which is ignored .*: 2; the f", ignored)
-    assert re.search("--version_2_with_negative.*'q1'", skipped)
+    assert re.search("`version_2_with_negative`.*'q1'", skipped)
 
 
 def test_prediction_needs_no_answers(read, warnings):

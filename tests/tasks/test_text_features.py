@@ -159,7 +159,7 @@ def test_texts_stay_in_order(write, warnings, is_pooled):
         assert vectors == (expected[1] if is_pooled else expected)
     num_cut = sum(len(line.split()) > S - 2 for line in lines)
     assert warnings == [
-        f"{num_cut} of 97 texts were truncated to --max_seq_length={S}"
+        f"{num_cut} of 97 texts were truncated to `max_seq_length={S}`"
     ]
 
 

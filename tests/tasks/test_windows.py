@@ -113,7 +113,7 @@ def test_sequences(question, context, expected):
     is_truncated = question.endswith("man")
     assert len(faults.counts) == is_truncated
     if is_truncated:
-        assert "truncated to --max_query_length" in next(iter(faults.counts))
+        assert "truncated to `max_query_length`" in next(iter(faults.counts))
 
 
 # -------------------------------------------------- windows, and max contexts
@@ -294,7 +294,7 @@ def test_questions_without_an_answer():
 
 
 def test_invalid_lengths():
-    message = "max_seq_length .* 68 .*max_query_length=64, .* 67"
+    message = "max_seq_length` .* 68 .*max_query_length=64`, .* 67"
     with pytest.raises(InputError, match=message):
         SpanEncoding(VOCAB, True, None, 67, 128, 64)
 

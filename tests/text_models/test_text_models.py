@@ -806,7 +806,7 @@ def test_a_text_model_is_not_called_on_texts(encoder, kind):
         load(encoder, "questions").fit([("a", "b c")], [("z", 1)])
     with refused("question 0: at character -1 the text has"):
         load(encoder, "questions").fit([("a", "b c")], [("b", -1)])
-    with refused("^max_seq_length must .* with max_query_length=17, to have"):
+    with refused("^`max_seq_length` must .* with `max_query_length=17`, to"):
         load(encoder, "questions", max_query_length=17)
     with refused("doc_stride must be a positive integer; got 0"):
         load(encoder, "questions", doc_stride=0)

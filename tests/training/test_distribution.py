@@ -120,7 +120,7 @@ def test_mirrored_without_gpus_takes_every_cpu(monkeypatch, caplog):
 
 def test_without_a_tpu_the_error_is_one_line():
     with pytest.raises(
-        InputError, match=r"^No TPU found at --tpu_name=local: [^\n{]*$"
+        InputError, match=r"^No TPU found at `tpu_name=local`: [^\n{]*$"
     ):
         make_strategy(DistributionConfig("tpu"))
 
@@ -130,7 +130,7 @@ def test_a_tpu_that_does_not_answer_is_not_waited_for(free, monkeypatch):
         tf.config, "experimental_connect_to_cluster", pytest.fail
     )
     address = f"grpc://{free[0]}"
-    expected = f"{address}: {free[0]} does not answer: Connection refused"
+    expected = f"{address}`: {free[0]} does not answer: Connection refused"
     with pytest.raises(InputError, match=expected):
         make_strategy(DistributionConfig(tpu_name=address))
 
@@ -142,7 +142,9 @@ def test_an_unknown_name_of_a_tpu(monkeypatch):
     monkeypatch.setattr(
         tf.distribute.cluster_resolver, "TPUClusterResolver", look_up
     )
-    with pytest.raises(InputError, match=r"=mine: no such TPU as mine\. A TPU"):
+    with pytest.raises(
+        InputError, match=r"=mine`: no such TPU as mine\. A TPU"
+    ):
         make_strategy(DistributionConfig(tpu_name="mine"))
 
 

@@ -292,7 +292,7 @@ def test_the_own_checkpoint_precedes_the_initial_one(
     assert estimator.weights_from == str(folder / "model.ckpt-9")
     kernel = estimator.model.head.kernel
     np.testing.assert_array_equal(kernel, whole["head/kernel"])
-    assert f"--init_checkpoint={initial} is ignored" in caplog.text
+    assert f"`init_checkpoint={initial}` is ignored" in caplog.text
 
 
 # ---------------------------------------------------------------- the loop

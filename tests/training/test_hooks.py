@@ -65,7 +65,7 @@ def test_the_first_non_finite_step_stops_the_run(bad, where):
     values = [[1.0] * 4, [1.0] * 4]
     values[where][2:] = [bad, bad]
     losses, norms = values
-    with pytest.raises(NonFiniteError, match=r"^step 19: .*--learning_rate"):
+    with pytest.raises(NonFiniteError, match=r"^step 19: .*`learning_rate`"):
         hook.after_steps(20, records(*losses, gradient_norm=norms))
 
 

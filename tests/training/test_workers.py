@@ -68,7 +68,7 @@ def test_other_errors_are_not_changed():
 def test_a_single_process_is_not_compared(tmp_path):
     strategy = tf.distribute.get_strategy()
     workers.require_same_step(strategy, 4, "out")
-    absent = {"--input_file": [str(tmp_path / "absent")]}
+    absent = {"`input_file`": [str(tmp_path / "absent")]}
     workers.require_same_settings(strategy, {}, absent)
     for do in (on_all_workers, chief_first):
         assert do(strategy, lambda: "done", "do it") == "done"
@@ -131,8 +131,8 @@ def compare(monkeypatch):
 
 SETTINGS = {
     "bert_tf": "2.0.0",
-    "--learning_rate": 1e-3,
-    "--save_best": None,
+    "`learning_rate`": 1e-3,
+    "`save_best`": None,
     "config": {"hidden_size": 13, "num_hidden_layers": 2},
     "labels": [f"label {number}" for number in range(20)],
 }
@@ -141,9 +141,9 @@ SETTINGS = {
 @pytest.mark.parametrize(
     ("change", "clause"),
     [
-        ({"--learning_rate": 2e-3}, "--learning_rate is 0.001 on worker 0 and"),
+        ({"`learning_rate`": 2e-3}, "`learning_rate` is 0.001 on worker 0 and"),
         ({"bert_tf": "2.0.1"}, "bert_tf is 2.0.0 on worker 0 and 2.0.1 on w"),
-        ({"--save_best": "f1"}, "--save_best is null on worker 0 and f1 on"),
+        ({"`save_best`": "f1"}, "`save_best` is null on worker 0 and f1 on"),
         (
             {"config": {"hidden_size": 13, "num_hidden_layers": 3}},
             "config.num_hidden_layers is 2 on worker 0 and 3 on worker 1. Re",

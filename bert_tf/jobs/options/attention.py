@@ -53,7 +53,7 @@ class AttentionConfig(PretrainedOptions):
     def check(self) -> None:
         if self._extension not in EXTENSIONS:
             raise wrong_value(
-                "--output",
+                "`output`",
                 f"a file name with {listed(EXTENSIONS, last='or')}",
                 self.output,
             )

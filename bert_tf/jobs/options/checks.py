@@ -4,15 +4,12 @@ They look for local files only: other file systems need TensorFlow. Missing
 remote files are found when the job opens them.
 """
 
-import dataclasses
 import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from absl import logging
-
 from bert_tf import files
-from bert_tf.errors import InputError, listed
+from bert_tf.errors import InputError
 from bert_tf.interop.checkpoint import require_checkpoint
 from bert_tf.jobs import output_folder, settings
 from bert_tf.jobs.settings import (
@@ -21,11 +18,7 @@ from bert_tf.jobs.settings import (
     FineTuningOptions,
     ModelOptions,
 )
-from bert_tf.tasks import custom
 from bert_tf.tasks.datasets import DataSet
-
-# Options that need --teacher. Not every job has all of them.
-_OPTIONS_OF_TEACHER = ("distillation_weight", "temperature", "unlabeled_file")
 
 
 def are_local(paths: Iterable[str | None]) -> bool:
@@ -63,15 +56,15 @@ def require_fine_tuning(config: FineTuningOptions) -> None:
     settings.training_config(config, 1, 0)
     if config.early_stopping_patience and not config.save_best:
         raise InputError(
-            "--early_stopping_patience needs --save_best, the metric that it "
+            "`early_stopping_patience` needs `save_best`, the metric that it "
             "watches."
         )
     if config.do_train:
         _require_training(config)
     elif config.overwrite_output_dir:
         raise InputError(
-            "--overwrite_output_dir, which replaces the model in "
-            f"{config.output_dir}, needs --do_train."
+            "`overwrite_output_dir`, which replaces the model in "
+            f"{config.output_dir}, needs `do_train`."
         )
     _require_start(config)
 
@@ -79,23 +72,23 @@ def require_fine_tuning(config: FineTuningOptions) -> None:
 def _require_training(config: FineTuningOptions) -> None:
     if config.lora_rank and not config.init_checkpoint:
         raise InputError(
-            "--lora_rank trains adapters of a pre-trained encoder. Name one "
-            "with --init_checkpoint."
+            "`lora_rank` trains adapters of a pre-trained encoder. Name one "
+            "with `init_checkpoint`."
         )
     if config.lora_alpha and not config.lora_rank:
         raise InputError(
-            "--lora_alpha has no effect without --lora_rank. Leave it out, or "
-            "give --lora_rank."
+            "`lora_alpha` has no effect without `lora_rank`. Leave it out, or "
+            "give `lora_rank`."
         )
     if config.lora_rank and config.num_frozen_layers is not None:
         raise InputError(
-            "--num_frozen_layers has no effect with --lora_rank, which freezes "
+            "`num_frozen_layers` has no effect with `lora_rank`, which freezes "
             "all layers. Leave out one of them."
         )
     if not config.search and config.num_train_epochs <= 0:
         raise InputError(
-            "--num_train_epochs must be more than 0 to train; got "
-            f"{config.num_train_epochs:g}. Leave out --do_train to use a model "
+            "`num_train_epochs` must be more than 0 to train; got "
+            f"{config.num_train_epochs:g}. Leave out `do_train` to use a model "
             "as it is."
         )
 
@@ -114,50 +107,22 @@ def _require_start(config: FineTuningOptions) -> None:
 
 def require_teacher(config: DistillationOptions) -> None:
     """Checks that a teacher exists, and is named if an option needs it."""
-    if config.teacher is None:
-        _require_no_option_of_teacher(config)
-    elif config.do_train and not files.is_remote(config.teacher):
-        require_checkpoint(config.teacher)
-
-
-def _require_no_option_of_teacher(config: DistillationOptions) -> None:
-    for field in dataclasses.fields(config):
-        given = getattr(config, field.name)
-        if field.name in _OPTIONS_OF_TEACHER and given != field.default:
-            raise InputError(
-                f"--{field.name} has no effect without --teacher. Leave it "
-                "out, or name the teacher."
-            )
+    config.require_effect("teacher")
+    teacher = config.teacher if config.do_train else None
+    if teacher is not None and not files.is_remote(teacher):
+        require_checkpoint(teacher)
 
 
 def require_export_dir(config: ExportOptions) -> None:
     """Checks that a job without --output_dir knows where to export to."""
     if config.do_export and not config.export_dir:
-        raise InputError("--do_export needs --export_dir.")
+        raise InputError("`do_export` needs `export_dir`.")
 
 
 def require_data_dir(config: Any) -> None:
     """Checks that a job on the files of a data set knows their folder."""
     if settings.splits(config) and not config.data_dir:
-        raise InputError("--data_dir is required, except to export only.")
-
-
-def warn_ignored(config: Any, names: Iterable[str]) -> None:
-    """Logs options that only custom files have, with another task.
-
-    Args:
-      config: The options of a job with --task_name.
-      names: The names of the options.
-    """
-    ignored = [
-        f"--{field.name}"
-        for field in dataclasses.fields(config)
-        if field.name in names and getattr(config, field.name) != field.default
-    ]
-    if ignored and config.task_name.lower() != custom.NAME:
-        logging.warning(
-            "Ignoring %s, for --task_name=custom only", listed(ignored)
-        )
+        raise InputError("`data_dir` is required, except to export only.")
 
 
 def require_splits(config: Any, find: Callable[[], DataSet]) -> None:

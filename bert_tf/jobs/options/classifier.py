@@ -39,15 +39,6 @@ from bert_tf.tasks import custom, datasets
 from bert_tf.tasks.datasets import DataSet
 from bert_tf.tasks.windows import POOLINGS
 
-# The options that describe custom files.
-_CUSTOM_OPTIONS = (
-    *("train_file", "dev_file", "test_file", "text_a_column", "text_b_column"),
-    *("label_column", "id_column", "header", "labels", "label_separator"),
-    "problem",
-)
-# The ones of these that describe --unlabeled_file, too.
-_UNLABELED_OPTIONS = ("text_a_column", "text_b_column", "header")
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClassifierConfig(DataOptions, DistillationOptions):
@@ -63,12 +54,16 @@ class ClassifierConfig(DataOptions, DistillationOptions):
         default=None,
         at_least=1,
         at_most=settings.MOST_TOKENS,
+        recorded=True,
+        decides="model",
     )
     window_pooling: str | None = option(
         "How the logits of the windows of a text become one answer. Default, "
         "with --doc_stride: mean.",
         default=None,
         choices=POOLINGS,
+        recorded=True,
+        decides="score",
     )
     xnli_language: str = option(
         "XNLI: language of the development and test sets.", default="zh"
@@ -80,32 +75,44 @@ class ClassifierConfig(DataOptions, DistillationOptions):
     text_a_column: str = option(
         "custom: column of the text, by name or by number from 0.",
         default="text",
+        needs="task_name=custom or unlabeled_file",
     )
     text_b_column: str | None = option(
-        "custom: column of the second text of a pair.", default=None
+        "custom: column of the second text of a pair.",
+        default=None,
+        needs="task_name=custom or unlabeled_file",
     )
     label_column: str = option(
         "custom: column of the label. For multi_label problems, several "
         "columns of 0 and 1, separated by commas.",
         default="label",
+        needs="task_name=custom",
     )
     id_column: str | None = option(
-        "custom: column that identifies the rows in predictions.", default=None
+        "custom: column that identifies the rows in predictions.",
+        default=None,
+        needs="task_name=custom",
     )
     header: bool = option(
-        "custom: whether the first line names the columns.", default=True
+        "custom: whether the first line names the columns.",
+        default=True,
+        needs="task_name=custom or unlabeled_file",
     )
     labels: tuple[str, ...] | None = option(
         "custom: the labels. Default: the labels of the training file.",
         default=None,
+        needs="task_name=custom",
     )
     label_separator: str = option(
-        "custom: separator between several labels.", default=","
+        "custom: separator between several labels.",
+        default=",",
+        needs="task_name=custom",
     )
     problem: str = option(
         "custom: one label of several, any number of labels, or a number.",
         default="single_label",
         choices=custom.PROBLEMS,
+        needs="task_name=custom",
     )
     skip_malformed_rows: bool = option(
         "Whether to skip, and count, rows with a wrong number of columns and "
@@ -123,16 +130,19 @@ class ClassifierConfig(DataOptions, DistillationOptions):
         "--text_a_column and, for pairs, --text_b_column; see --header.",
         default=None,
         per_worker=True,
+        needs="teacher",
     )
     class_weights: tuple[str, ...] | None = option(
         "Weight of each class in training: 'balanced', or one number per "
         "label, in their order.",
         default=None,
+        decides="model",
     )
     label_smoothing: float = option(
         "Fraction of an example's weight that training spreads over all "
         "labels.",
         default=0.0,
+        decides="model",
     )
     head_dropout: float = option(
         "Dropout rate before the head in training. Default: the checkpoint's "
@@ -140,6 +150,7 @@ class ClassifierConfig(DataOptions, DistillationOptions):
         fallback=0.1,
         at_least=0.0,
         below=1.0,
+        decides="model",
     )
     glue_submission: bool = option(
         "Whether to write predictions in the format of the GLUE leaderboard, "
@@ -178,7 +189,7 @@ class ClassifierConfig(DataOptions, DistillationOptions):
     def require_windows(self) -> None:
         """Raises InputError for --window_pooling of texts without windows."""
         if self.doc_stride is None and self.window_pooling is not None:
-            raise InputError("--window_pooling needs --doc_stride.")
+            raise InputError("`window_pooling` needs `doc_stride`.")
 
     def official_data_set(self) -> DataSet:
         """Returns the data set of --task_name, unless that is "custom"."""
@@ -202,13 +213,8 @@ class ClassifierConfig(DataOptions, DistillationOptions):
     def _require_submission(self, data_set: DataSet) -> None:
         if not any(source.submission for source in data_set.test):
             raise InputError(
-                "--glue_submission needs a task of GLUE; got "
-                f"--task_name={data_set.name}."
+                "`glue_submission` needs a task of GLUE; got "
+                f"`task_name={data_set.name}`."
             )
         if not self.do_predict:
-            raise InputError("--glue_submission needs --do_predict.")
-
-    def warn_ignored(self) -> None:
-        """Logs options that only custom files have, with another task."""
-        used = _UNLABELED_OPTIONS if self.unlabeled_file else ()
-        checks.warn_ignored(self, {*_CUSTOM_OPTIONS} - {*used})
+            raise InputError("`glue_submission` needs `do_predict`.")

@@ -84,4 +84,4 @@ class ConvertSavedModelConfig(Options):
         if self.task_name.lower() != custom.NAME:
             datasets.find(self.task_name)
         checks.require_files(self.export_dir, self.eval_file)
-        require_runtime(f"--format={self.format}", self.format)
+        require_runtime(f"`format={self.format}`", self.format)

@@ -47,12 +47,6 @@ from bert_tf.tasks.datasets import DataSet
 # The data sets with similarities, and their largest one.
 LARGEST = {"sts-b": 5.0, "korsts": 5.0}
 
-# Options for custom files only.
-_CUSTOM_OPTIONS = (
-    *("train_file", "dev_file", "test_file", "text_a_column", "text_b_column"),
-    *("label_column", "id_column", "header", "max_score"),
-)
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EmbeddingsConfig(DataOptions, FineTuningOptions):
@@ -62,20 +56,28 @@ class EmbeddingsConfig(DataOptions, FineTuningOptions):
     text_a_column: str = option(
         "custom: column of the first text, by name or by number from 0.",
         default="text_a",
+        needs="task_name=custom",
     )
     text_b_column: str = option(
-        "custom: column of the second text.", default="text_b"
+        "custom: column of the second text.",
+        default="text_b",
+        needs="task_name=custom",
     )
     label_column: str | None = option(
         "custom: column of the similarity. Default: the texts of each pair "
         "belong together.",
         default=None,
+        needs="task_name=custom",
     )
     id_column: str | None = option(
-        "custom: column that identifies the rows in predictions.", default=None
+        "custom: column that identifies the rows in predictions.",
+        default=None,
+        needs="task_name=custom",
     )
     header: bool = option(
-        "custom: whether the first line names the columns.", default=True
+        "custom: whether the first line names the columns.",
+        default=True,
+        needs="task_name=custom",
     )
     skip_malformed_rows: bool = option(
         "Whether to skip, and count, rows with a wrong number of columns and "
@@ -86,6 +88,7 @@ class EmbeddingsConfig(DataOptions, FineTuningOptions):
         "custom: the largest similarity, which means a cosine of 1; 0 means a "
         "cosine of 0.",
         default=1.0,
+        needs="task_name=custom",
     )
     pooling: str | None = option(
         "What becomes the vector of a text: the mean or max of the last layer "
@@ -93,18 +96,20 @@ class EmbeddingsConfig(DataOptions, FineTuningOptions):
         "Default: as --init_checkpoint says, else mean.",
         default=None,
         choices=("pooled", "cls", "mean", "max"),
+        recorded=True,
     )
     normalize: bool | None = option(
         "Whether exported vectors, and those of the release, have length 1. "
         "Default: as --init_checkpoint says, else true.",
         default=None,
+        recorded=True,
     )
 
     def check(self) -> None:
         checks.require_data_dir(self)
         self.require_no_bilstm()
         if self.max_score <= 0:
-            raise wrong_value("--max_score", "a number above 0", self.max_score)
+            raise wrong_value("`max_score`", "a number above 0", self.max_score)
         if self.task_name.lower() != custom.NAME:
             self.data_set()  # The name may be unknown.
         checks.require_fine_tuning(self)
@@ -114,7 +119,7 @@ class EmbeddingsConfig(DataOptions, FineTuningOptions):
         """Raises InputError for a head that these models do not have."""
         if self.bilstm_head:
             raise InputError(
-                "--bilstm_head needs a script whose models have one."
+                "`bilstm_head` needs a script whose models have one."
             )
 
     def data_set(self) -> DataSet:
@@ -124,7 +129,7 @@ class EmbeddingsConfig(DataOptions, FineTuningOptions):
             found = datasets.find(name, skip_malformed=self.skip_malformed_rows)
             if found.name not in LARGEST:
                 raise InputError(
-                    f"--task_name={name} has no similarities. Give one of "
+                    f"`task_name={name}` has no similarities. Give one of "
                     f"{', '.join(LARGEST)}, or {custom.NAME} with columns."
                 )
             return found
@@ -141,7 +146,3 @@ class EmbeddingsConfig(DataOptions, FineTuningOptions):
             problem="regression",
             skip_malformed=self.skip_malformed_rows,
         )
-
-    def warn_ignored(self) -> None:
-        """Logs options that only custom files have, with another task."""
-        checks.warn_ignored(self, _CUSTOM_OPTIONS)

@@ -98,17 +98,17 @@ class FeaturesConfig(PretrainedOptions, ExportOptions, DeviceOptions):
         needed = {"input_file", "output_file"}
         given = {name for name in needed if getattr(self, name)}
         if given != needed and (given or not self.do_export):
-            missing = listed(f"--{name}" for name in sorted(needed - given))
+            missing = listed(f"`{name}`" for name in sorted(needed - given))
             raise InputError(
-                f"{missing} must be given: --input_file and --output_file are "
+                f"{missing} must be given: `input_file` and `output_file` are "
                 "required, except to export only."
             )
         checks.require_export_dir(self)
         if self.doc_stride is not None and self.do_export:
-            raise InputError("--do_export does not support --doc_stride.")
+            raise InputError("`do_export` does not support `doc_stride`.")
         if self.doc_stride is not None and self.pooling == "cls":
             raise wrong_value(
-                "--pooling", "none, mean or max with --doc_stride", self.pooling
+                "`pooling`", "none, mean or max with `doc_stride`", self.pooling
             )
         if self.input_file and self.output_file:
             files.check_outputs(

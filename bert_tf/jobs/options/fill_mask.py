@@ -38,8 +38,8 @@ class FillMaskConfig(PretrainedOptions, ExportOptions):
 
     def check(self) -> None:
         if self.text_b is not None and self.text is None:
-            raise InputError("--text_b needs --text, the text before it.")
+            raise InputError("`text_b` needs `text`, the text before it.")
         if self.do_export and self.text is not None:
-            raise InputError("--do_export and --text exclude each other.")
+            raise InputError("`do_export` and `text` exclude each other.")
         checks.require_export_dir(self)
         checks.require_model(self, self.init_checkpoint)

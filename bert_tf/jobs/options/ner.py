@@ -39,7 +39,6 @@ of the paper, with a higher learning rate. To use such a model later, give
 
 import dataclasses
 
-from bert_tf.errors import InputError
 from bert_tf.jobs import settings
 from bert_tf.jobs.options import checks
 from bert_tf.jobs.settings import (
@@ -49,20 +48,6 @@ from bert_tf.jobs.settings import (
 )
 from bert_tf.options import option
 from bert_tf.tasks.ner import find_file
-
-# Options that only one of the modes uses.
-OPTIONS_OF_MODE = {
-    "fine_tuning": (
-        "num_frozen_layers",
-        "lora_rank",
-        "lora_alpha",
-        "layer_rate_decay",
-        "gradient_checkpointing",
-        "bilstm_head",
-        "teacher",
-    ),
-    "feature_based": ("feature_layers", "lstm_size"),
-}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -86,24 +71,26 @@ class NerConfig(DataOptions, DistillationOptions):
         "fine_tuning trains all of BERT; feature_based trains two "
         "bidirectional LSTMs on BERT's vectors and leaves BERT unchanged.",
         default="fine_tuning",
-        choices=tuple(OPTIONS_OF_MODE),
+        choices=("fine_tuning", "feature_based"),
     )
     feature_layers: str = option(
         "Layers whose vectors feature_based uses. sum_ adds them with learned "
         "weights; sum_all uses all layers but the embeddings.",
         default="concat_last_four",
         choices=HIDDEN_STATES,
+        needs="mode=feature_based",
     )
     lstm_size: int = option(
         "Size of the LSTMs of feature_based, in each direction.",
         default=768,
         at_least=1,
         at_most=10**6,
+        needs="mode=feature_based",
     )
 
     def check(self) -> None:
         splits = settings.splits(self)
-        self._require_options_of_mode()
+        self.require_effect("mode")
         checks.require_teacher(self)
         checks.require_fine_tuning(self)
         for split in splits:
@@ -118,14 +105,3 @@ class NerConfig(DataOptions, DistillationOptions):
     def find_file(self, split: str) -> str:
         """Returns the path of the file of a split."""
         return find_file(split, self.data_dir, self.file_name(split))
-
-    def _require_options_of_mode(self) -> None:
-        """Raises InputError for an option of the other mode, unless default."""
-        defaults = {f.name: f.default for f in dataclasses.fields(self)}
-        for mode, names in OPTIONS_OF_MODE.items():
-            for name in names if mode != self.mode else ():
-                if getattr(self, name) != defaults[name]:
-                    raise InputError(
-                        f"--{name} has no effect with --mode={self.mode}. "
-                        f"Leave it out, or give --mode={mode}."
-                    )

@@ -96,6 +96,7 @@ class PretrainingConfig(
         fallback=128,
         at_least=1,
         at_most=settings.MOST_TOKENS,
+        recorded=True,
     )
     max_predictions_per_seq: int = option(
         "Number of masked positions in each record.",
@@ -180,21 +181,21 @@ class PretrainingConfig(
     def _require_consistent(self) -> None:
         if not (self.do_train or self.do_eval or self.do_export):
             raise InputError(
-                "Nothing to do: give one or several of --do_train, --do_eval, "
-                "--do_export."
+                "Nothing to do: give one or several of `do_train`, `do_eval`, "
+                "`do_export`."
             )
         if self.do_export and self.objective != "masked_lm":
             raise wrong_value(
-                "--objective",
-                "masked_lm with --do_export, whose model fills in masked words",
+                "`objective`",
+                "masked_lm with `do_export`, whose model fills in masked words",
                 self.objective,
             )
         if self.model_size and self.bert_config_file:
             raise InputError(
-                "--model_size and --bert_config_file exclude each other."
+                "`model_size` and `bert_config_file` exclude each other."
             )
         if self.model_size and not self.vocab_file:
             raise InputError(
-                f"--model_size={self.model_size} needs --vocab_file, which "
+                f"`model_size={self.model_size}` needs `vocab_file`, which "
                 "gives the vocabulary size."
             )

@@ -38,6 +38,7 @@ class PretrainingDataConfig(CreationConfig):
         default=None,
         at_least=1,
         at_most=1024,
+        needs="runner=local",
     )
     runner: str = option(
         "What runs the job: this machine, or the runner of Apache Beam. The "
@@ -50,4 +51,8 @@ class PretrainingDataConfig(CreationConfig):
         "'--runner=FlinkRunner --flink_master=...'. Default: Beam runs in this "
         "process, for a first try.",
         fallback="",
+        needs="runner=beam",
     )
+
+    def check(self) -> None:
+        self.require_effect("runner")

@@ -55,16 +55,22 @@ class SquadConfig(DistillationOptions):
         fallback=384,
         at_least=3,
         at_most=settings.MOST_TOKENS,
+        recorded=True,
+        decides="model",
     )
     doc_stride: int = option(
         "Number of tokens from the start of a window to the start of the next.",
         fallback=128,
         at_least=1,
+        recorded=True,
+        decides="model",
     )
     max_query_length: int = option(
         "Largest number of tokens of a question; longer ones are truncated.",
         fallback=64,
         at_least=1,
+        recorded=True,
+        decides="model",
     )
     n_best_size: int = option(
         "Number of start and end positions to consider in each window, and of "
@@ -72,25 +78,32 @@ class SquadConfig(DistillationOptions):
         default=20,
         at_least=1,
         at_most=10**4,
+        decides="score",
     )
     max_answer_length: int = option(
-        "Largest number of tokens of an answer.", default=30, at_least=1
+        "Largest number of tokens of an answer.",
+        default=30,
+        at_least=1,
+        decides="score",
     )
     version_2_with_negative: bool = option(
         "Whether questions may have no answer, as in SQuAD 2.0.",
         fallback=False,
+        recorded=True,
     )
     null_score_diff_threshold: float = option(
         "2.0: a question has no answer if the score of no answer exceeds the "
         "score of the best span by more than this. Use eval_best_f1_thresh; or "
         "-1e6, which answers no question, if a warning recommends it.",
         default=0.0,
+        decides="score",
     )
     scorer: str = option(
         "Official scores that --do_eval computes: SQuAD's, on words, or "
         "KorQuAD's, on characters.",
         default="squad",
         choices=("squad", "korquad"),
+        decides="score",
     )
     strict: bool = option(
         "Whether a question that cannot be trained on is an error. Default: "
@@ -109,7 +122,7 @@ class SquadConfig(DistillationOptions):
         for split in settings.splits(self):
             if not getattr(self, used[split]):
                 raise InputError(
-                    f"--{used[split]} is required: a JSON file of SQuAD."
+                    f"`{used[split]}` is required: a JSON file of SQuAD."
                 )
         self.require_scorer()
         checks.require_teacher(self)
@@ -121,6 +134,6 @@ class SquadConfig(DistillationOptions):
         """Raises InputError for KorQuAD's scores of questions of SQuAD 2.0."""
         if self.scorer == "korquad" and self.version_2_with_negative:
             raise InputError(
-                "--scorer=korquad and --version_2_with_negative exclude each "
+                "`scorer=korquad` and `version_2_with_negative` exclude each "
                 "other: all questions of KorQuAD 1.0 have an answer."
             )

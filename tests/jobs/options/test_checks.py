@@ -2,10 +2,14 @@
 
 import pytest
 
+from bert_tf import command
 from bert_tf.errors import InputError
+from bert_tf.interop.checkpoint import Pretrained
 from bert_tf.jobs.options.classifier import ClassifierConfig
 from bert_tf.jobs.options.pretraining import PretrainingConfig
+from bert_tf.options import declared, named
 
+OPTIONS = {job: command.options_of(job) for job in command.JOBS}
 CHECKPOINT = {"init_checkpoint": "there"}
 NO_CHECKPOINT = r"^no: there is no such checkpoint"
 TEACHER = {"teacher": "there", **CHECKPOINT}
@@ -30,29 +34,29 @@ def classify(**flags):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"do_train": False}, "Nothing to do: give one or several of --do_"),
-        ({"data_dir": None}, "--data_dir is required, except to export only"),
-        ({"task_name": "colla"}, "--task_name must be one of .*colla"),
+        ({"do_train": False}, "Nothing to do: give one or several of `do_"),
+        ({"data_dir": None}, "`data_dir` is required, except to export only"),
+        ({"task_name": "colla"}, "`task_name` must be one of .*colla"),
         ({"use_tpu": True, "distribution_strategy": "mirrored"}, "auto or tpu"),
-        ({"train_batch_size": 0}, "--train_batch_size must be at least 1"),
+        ({"train_batch_size": 0}, "`train_batch_size` must be at least 1"),
         ({"num_train_epochs": 0}, "must be more than 0 to train; got 0. Leave"),
-        ({"early_stopping_patience": 2}, "needs --save_best"),
+        ({"early_stopping_patience": 2}, "needs `save_best`"),
         (
             {"do_train": False, "do_eval": True, "overwrite_output_dir": True},
-            "replaces the model in new, needs --do_train",
+            "replaces the model in new, needs `do_train`",
         ),
-        ({"lora_rank": 3}, "Name one with --init_checkpoint"),
-        ({"lora_alpha": 3}, "--lora_alpha has no effect without --lora_rank"),
+        ({"lora_rank": 3}, "Name one with `init_checkpoint`"),
+        ({"lora_alpha": 3}, "`lora_alpha` has no effect without `lora_rank`"),
         (
             {"lora_rank": 3, "num_frozen_layers": 0, **CHECKPOINT},
-            "--num_frozen_layers has no effect with --lora_rank",
+            "`num_frozen_layers` has no effect with `lora_rank`",
         ),
-        ({"window_pooling": "max"}, "--window_pooling needs --doc_stride"),
-        ({"glue_submission": True}, "--glue_submission needs --do_predict"),
-        ({"temperature": 3}, "--temperature has no effect without --teacher"),
+        ({"window_pooling": "max"}, "`window_pooling` needs `doc_stride`"),
+        ({"glue_submission": True}, "`glue_submission` needs `do_predict`"),
+        ({"temperature": 3}, "`temperature` has no effect without `teacher`"),
         # Files.
-        ({"bert_config_file": None}, "^Give --bert_config_file, or an --init_"),
-        ({"vocab_file": None}, "^Give --vocab_file, or an --init_checkpoint"),
+        ({"bert_config_file": None}, "^Give `bert_config_file`, or an `init_"),
+        ({"vocab_file": None}, "^Give `vocab_file`, or an `init_checkpoint`"),
         ({"vocab_file": "no"}, "^Cannot read no: No such file or directory."),
         ({"unlabeled_file": "no", **TEACHER}, "^Cannot read no: No such file"),
         ({"do_predict": True}, "no test.tsv, the test set of cola; the folder"),
@@ -62,7 +66,7 @@ def classify(**flags):
         ),
         (
             {"do_train": False, "do_eval": True, "bert_config_file": None},
-            "There is no fine-tuned model in --output_dir=new",
+            "There is no fine-tuned model in `output_dir=new`",
         ),
     ],
 )
@@ -109,15 +113,15 @@ def test_the_release_of_a_run_takes_precedence(folder):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"do_train": False}, "Nothing to do: give one or several of --do_"),
-        ({"model_size": "tiny"}, "--model_size=tiny needs --vocab_file"),
+        ({"do_train": False}, "Nothing to do: give one or several of `do_"),
+        ({"model_size": "tiny"}, "`model_size=tiny` needs `vocab_file`"),
         (
             {"model_size": "tiny", "bert_config_file": "there"},
-            "--model_size and --bert_config_file exclude each other",
+            "`model_size` and `bert_config_file` exclude each other",
         ),
-        ({}, "^Give --bert_config_file, --model_size, or an --init_checkpoint"),
-        ({"input_file": "no*"}, "--input_file has 'no\\*', which matches no"),
-        ({"stop_at_step": 8, "num_train_steps": 7}, "--stop_at_step must be"),
+        ({}, "^Give `bert_config_file`, `model_size`, or an `init_checkpoint`"),
+        ({"input_file": "no*"}, "`input_file` has 'no\\*', which matches no"),
+        ({"stop_at_step": 8, "num_train_steps": 7}, "`stop_at_step` must be"),
         (
             {"do_export": True, "objective": "causal_lm"},
             "masked_lm with",
@@ -149,3 +153,18 @@ def test_a_resumed_pre_training_does_not_need_its_first_checkpoint(
     else:
         (folder / "new").mkdir()
         config.check()
+
+
+@pytest.mark.parametrize("job", command.JOBS)
+def test_models_record_the_recorded_options(job):
+    values = dict.fromkeys(named(OPTIONS[job], recorded=True), 1)
+    assert Pretrained("x", {}, **values).trained_with == values
+
+
+@pytest.mark.parametrize("job", command.JOBS)
+def test_options_need_options_that_a_job_has(job):
+    existing = {name for kind in OPTIONS.values() for name in declared(kind)}
+    for _, known in declared(OPTIONS[job]).values():
+        needs = known.needs.split(" or ") if known.needs else []
+        assert {need.partition("=")[0] for need in needs} <= existing
+        assert known.decides in ("", "model", "setting", "seed", "score")
