@@ -17,7 +17,12 @@ from bert_tf.errors import InputError, listed, wrong_value
 from bert_tf.heads import BertClassifier, BertMultipleChoice
 from bert_tf.tasks.encoding import Encoding
 from bert_tf.tasks.examples import Example
-from bert_tf.tasks.task import FineTuningTask, divergence, weights_of
+from bert_tf.tasks.task import (
+    FineTuningTask,
+    divergence,
+    most_probable,
+    weights_of,
+)
 from bert_tf.tasks.windows import Rows
 
 # Multi-label problems predict all labels with a probability above this.
@@ -51,9 +56,10 @@ def decode(problem: str, logits: Any) -> dict[str, Any]:
         values = ops.sigmoid(logits)
         return {"probabilities": values, "is_present": values > THRESHOLD}
     values = ops.softmax(logits)
+    label_id, probability = most_probable(values)
     return {
-        "label_id": ops.cast(ops.argmax(values, axis=-1), "int32"),
-        "probability": ops.max(values, axis=-1),
+        "label_id": label_id,
+        "probability": probability,
         "probabilities": values,
     }
 

@@ -20,7 +20,12 @@ from bert_tf.tasks.ner import (
     to_iob2,
     word_tags,
 )
-from bert_tf.tasks.task import FineTuningTask, divergence, weights_of
+from bert_tf.tasks.task import (
+    FineTuningTask,
+    divergence,
+    most_probable,
+    weights_of,
+)
 
 # The metrics of tags of any types of entities.
 METRICS = tuple(
@@ -92,11 +97,8 @@ class TaggingTask(FineTuningTask):
 
     def decode(self, outputs: Mapping) -> dict:
         """Returns `label_ids`, int32 [...], and their `probabilities`."""
-        logits = outputs["logits"]
-        return {
-            "label_ids": ops.cast(ops.argmax(logits, axis=-1), "int32"),
-            "probabilities": ops.max(ops.softmax(logits), axis=-1),
-        }
+        label_ids, values = most_probable(ops.softmax(outputs["logits"]))
+        return {"label_ids": label_ids, "probabilities": values}
 
     def predictions(self, features: Mapping, outputs: Mapping) -> dict:
         """Returns the most likely label of every token.

@@ -221,6 +221,20 @@ def weights_of(label_ids: Any, class_weights: np.ndarray) -> Any:
     return ops.matmul(label_ids, class_weights)
 
 
+def most_probable(probabilities: Any) -> tuple[Any, Any]:
+    """Returns the most probable class and its probability.
+
+    Args:
+      probabilities: Floats [..., C], with any number of rows.
+
+    Returns:
+      int32 [...], the first of equal ones, and floats [...].
+    """
+    # `ops.max` refuses a batch without rows.
+    values, ids = ops.top_k(probabilities, 1)
+    return ops.cast(ids[..., 0], "int32"), values[..., 0]
+
+
 def sum_of_rows(values: Any) -> Any:
     """Returns the sum of the elements of each row, [B]."""
     others = tuple(range(1, len(values.shape)))

@@ -4,9 +4,8 @@ import abc
 import contextlib
 import dataclasses
 import functools
-import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import keras
@@ -15,7 +14,7 @@ import numpy as np
 from bert_tf.config import positive_integer, require_positive
 from bert_tf.data.batching import Features
 from bert_tf.errors import InputError, wrong_value
-from bert_tf.feature_model import FreezableModel, renew_optimizer
+from bert_tf.feature_model import renew_optimizer
 from bert_tf.optimization import AdamWeightDecay, WarmupLinearDecay
 from bert_tf.pretrained import warn_if_random
 from bert_tf.tasks.classification import balanced_class_weights
@@ -30,7 +29,6 @@ from bert_tf.text_models.batches import (
     for_training,
     require_count,
     runs_without_xla,
-    stacked,
     weigh,
 )
 from bert_tf.text_models.inputs import (
@@ -40,29 +38,24 @@ from bert_tf.text_models.inputs import (
     first_steps,
     hold_out,
     is_dataset,
-    is_empty,
-    is_single,
     parts_of,
-    rows_to_predict,
     sample_weights,
     split_dataset,
     x_y_weights,
 )
+from bert_tf.text_models.prediction import (
+    TEXTS_AT_A_TIME,
+    PredictingTextModel,
+)
 from bert_tf.text_models.progress import Evaluate, Progress, Validation
-
-# The inputs of a model.
-INPUTS = ("input_ids", "input_mask", "segment_ids")
 
 # As in the original's scripts.
 LEARNING_RATE = 5e-5
 WARMUP_SHARE = 0.1
 CLIP_NORM = 1.0
 
-# How many texts of a data set are shuffled and tokenized at a time.
-TEXTS_AT_A_TIME = 10_000
 
-
-class TrainableTextModel(FreezableModel, abc.ABC):
+class TrainableTextModel(PredictingTextModel):
     """What `TextModel` adds to Keras's methods, for all kinds of models."""
 
     # Whether `fit` and `evaluate` need `y`.
@@ -72,7 +65,6 @@ class TrainableTextModel(FreezableModel, abc.ABC):
         super().__init__(**kwargs)
         self._peak: float | None = None
         self._automatic: tuple[str, ...] = ()
-        self._compiled_call: tuple[Any, Callable] | None = None
         self._training_task: FineTuningTask | None = None
         self._class_weights: np.ndarray | None = None
         # The variables that the optimizer was built for.
@@ -83,14 +75,6 @@ class TrainableTextModel(FreezableModel, abc.ABC):
     # What each kind of model defines.
 
     @abc.abstractmethod
-    def make_task(self, **options: Any) -> FineTuningTask:
-        """Returns the task of the model.
-
-        Args:
-          **options: Further arguments of the task, such as `class_weights`.
-        """
-
-    @abc.abstractmethod
     def _features(self, x: Any, y: Any) -> Features:
         """Returns the features of texts `x`, with labels unless `y` is None."""
 
@@ -98,30 +82,11 @@ class TrainableTextModel(FreezableModel, abc.ABC):
         """Returns what Keras's own losses and metrics compare with `call`."""
         return batch["label_ids"]
 
-    def _outputs_of_task(self, y_pred: Any) -> dict[str, Any]:
-        """Returns the results of `call` as the task names them."""
-        return {"logits": y_pred}
-
     def _drawn(
         self, batch: Mapping[str, np.ndarray], is_training: bool
     ) -> Mapping[str, np.ndarray]:
         """Returns a batch after what is left to chance in each epoch."""
         return batch
-
-    @abc.abstractmethod
-    def _answers(self, x: Any, batch_size: int, progress: Progress) -> Any:
-        """Returns the answer for each of several texts."""
-
-    def _joined(self, parts: Sequence[Any]) -> Any:
-        """Returns the answers of all parts of the texts."""
-        return [*itertools.chain.from_iterable(parts)]
-
-    def _is_single(self, x: Any) -> bool:
-        """Returns whether `x` is one text and not several."""
-        return is_single(x)
-
-    def _takes_pairs(self) -> bool:
-        return False
 
     def _has_one_row(self) -> bool:
         """Returns whether each text has one row of features."""
@@ -302,10 +267,6 @@ class TrainableTextModel(FreezableModel, abc.ABC):
         if self._peak is not None:
             self._restart(self._peak, len(batches) * epochs, initial_epoch > 0)
         self._build_state(batches)
-        in_order = keras.callbacks.LambdaCallback(
-            on_epoch_begin=lambda epoch, _: batches.set_epoch(epoch)
-        )
-        callbacks = [*keras.tree.flatten(callbacks or []), in_order]
         size = options.pop("validation_batch_size", None) or batch_size
         steps = options.pop("validation_steps", None)
         frequency = options.pop("validation_freq", 1)
@@ -313,31 +274,49 @@ class TrainableTextModel(FreezableModel, abc.ABC):
         if held_out:
             if steps is not None:
                 held_out = first_steps(held_out, size, steps)
-            validation = Validation(self._validation(held_out, size), frequency)
-            # The others see its scores.
-            callbacks.insert(0, validation)
+            evaluate = self._validation(held_out, size)
+            validation = Validation(evaluate, frequency)
         verbose = options.pop("verbose", "auto")
-        all_callbacks = keras.callbacks.CallbackList(
-            callbacks,
-            add_history=True,
-            add_progbar=verbose != 0,
-            model=self,
-            verbose=verbose,
-            epochs=epochs,
-            steps=len(batches),
-        )
-        if validation:
-            validation.callbacks = all_callbacks
         return super().fit(
             batches.for_backend(),
             epochs=epochs,
             initial_epoch=initial_epoch,
-            callbacks=all_callbacks,
+            callbacks=self._all_callbacks(
+                callbacks, validation, batches, verbose=verbose, epochs=epochs
+            ),
             verbose=verbose,
             # The rows are shuffled already.
             shuffle=False,
             **options,
         )
+
+    def _all_callbacks(
+        self,
+        callbacks: Any,
+        validation: Validation | None,
+        batches: StepArguments,
+        **parameters: Any,
+    ) -> keras.callbacks.CallbackList:
+        """Returns the callbacks of `fit`, with those of Keras."""
+        in_order = keras.callbacks.LambdaCallback(
+            on_epoch_begin=lambda epoch, _: batches.set_epoch(epoch)
+        )
+        # The validation is first, so that others see its scores.
+        found = keras.callbacks.CallbackList(
+            [
+                *([validation] if validation else []),
+                *keras.tree.flatten(callbacks or []),
+                in_order,
+            ],
+            add_history=True,
+            add_progbar=parameters["verbose"] != 0,
+            model=self,
+            steps=len(batches),
+            **parameters,
+        )
+        if validation:
+            validation.callbacks = found
+        return found
 
     def _divided(
         self, data: Part, validation_data: Any, share: float
@@ -605,147 +584,6 @@ class TrainableTextModel(FreezableModel, abc.ABC):
             batch_size,
             functools.partial(self._arguments, self.make_task(), False),
         )
-
-    def predict(
-        self,
-        x: Any,
-        batch_size: int = 32,
-        verbose: Any = "auto",
-        steps: int | None = None,
-        callbacks: Any = None,
-    ) -> Any:
-        """Returns the answer for each text; the class describes answers.
-
-        Args:
-          x: Texts, or a single one; or a `tf.data.Dataset` or a generator of
-            texts, which are read in parts. The labels of a data set are
-            ignored.
-          batch_size: The number of texts of full length at a time.
-          verbose: Whether to show a progress bar, as in Keras; "auto" shows it
-            if there are more than 8 batches.
-          steps: Answers only the first `steps * batch_size` texts, or the first
-            `steps` batches of a data set or generator of batches.
-          callbacks: A callback of Keras, or a list of them.
-        """
-        return self._predicted(
-            x, batch_size, verbose, steps, callbacks, self._answers
-        )
-
-    def _predicted(
-        self,
-        x: Any,
-        batch_size: int,
-        verbose: Any,
-        steps: int | None,
-        callbacks: Any,
-        answers: Callable[[Any, int, Progress], Any],
-    ) -> Any:
-        """Returns what `answers` returns for texts, an int and the progress."""
-        positive_integer("batch_size", batch_size)
-        if steps is not None:
-            positive_integer("steps", steps)
-        is_stream = is_dataset(x) or isinstance(x, Iterator)
-        progress = Progress(self, "predict", callbacks, verbose, not is_stream)
-        if self._is_single(x):
-            made = answers(x, batch_size, progress)
-        elif is_stream:
-            rows = rows_to_predict(x, self._takes_pairs(), batch_size, steps)
-            parts = iter(lambda: [*itertools.islice(rows, TEXTS_AT_A_TIME)], [])
-            made = self._joined(
-                [answers(part, batch_size, progress) for part in parts]
-            )
-        elif is_empty(x):
-            return self._joined([])
-        else:
-            if steps is not None:
-                x = first_steps(Part(x, None, None), batch_size, steps).x
-            made = answers(x, batch_size, progress)
-        progress.end()
-        return made[0] if self._is_single(x) else made
-
-    def _outputs(
-        self,
-        features: Features,
-        batch_size: int,
-        call: Callable,
-        progress: Progress,
-    ) -> list[np.ndarray]:
-        """Returns the outputs of a function for each row, in order.
-
-        Args:
-          features: The rows.
-          batch_size: The number of rows of full length at a time.
-          call: Maps a batch of features to an array, or a dict of them, [b,
-            ...].
-          progress: Runs the function.
-        """
-        warn_if_random(self.model)
-        batches = for_evaluation(features, batch_size, tuple)
-        found: list[Any] = [None] * len(features)
-
-        def run(rows: np.ndarray) -> Any:
-            batch = batches.gather(rows)
-            outputs = call(batch)
-            return keras.tree.map_structure(keras.ops.convert_to_numpy, outputs)
-
-        made = progress.run(run, batches.rows)
-        for rows, outputs in zip(batches.rows, made, strict=True):
-            for position, row in enumerate(rows):
-                found[row] = keras.tree.map_structure(
-                    lambda x, position=position: x[position], outputs
-                )
-        return found
-
-    def _task_scores(
-        self,
-        task: FineTuningTask,
-        features: Features,
-        batch_size: int,
-        progress: Progress,
-        *examples: Any,
-    ) -> dict[str, float]:
-        """Returns the scores of a task by name, without "eval_".
-
-        Args:
-          task: The task.
-          features: The rows, with their labels.
-          batch_size: The number of rows of full length at a time.
-          progress: Runs the model.
-          *examples: The examples, for a task whose `score` needs them.
-        """
-
-        def call(batch: Mapping[str, np.ndarray]) -> Any:
-            outputs = self._outputs_of_task(self._call(batch))
-            return task.predictions(batch, outputs)
-
-        rows = self._outputs(features, batch_size, call, progress)
-        scores = task.score(stacked(rows), *examples)
-        return {n.removeprefix("eval_"): score for n, score in scores.items()}
-
-    def _call(self, batch: Mapping[str, np.ndarray]) -> Any:
-        """Returns what `call` does for the `INPUTS` of a batch, int32 [b, S].
-
-        On TensorFlow, Keras's `predict_on_batch` would trace a graph for each
-        of the first shapes and log warnings.
-        """
-        features = {name: batch[name] for name in INPUTS}
-        if keras.backend.backend() != "tensorflow":
-            return self.predict_on_batch(features)
-        # Adapters and quantization change the variables, and so the graph.
-        variables = [*map(id, self.variables)]
-        if self._compiled_call is None or self._compiled_call[0] != variables:
-            import tensorflow as tf
-
-            spec = tf.TensorSpec([None, None], tf.int32)
-            # A partial, since TensorFlow warns of functions with the same code
-            # as of one that it traces too often.
-            call = tf.function(
-                functools.partial(lambda batch: self(batch, training=False)),
-                input_signature=[dict.fromkeys(INPUTS, spec)],
-                autograph=False,
-            )
-            self._compiled_call = variables, call
-        return self._compiled_call[1](features)
 
     def get_compile_config(self) -> dict[str, Any] | None:
         """Returns what a saved model needs to be compiled again."""
