@@ -1,0 +1,212 @@
+"""`PredictingTextModel`: Keras's `predict` for texts instead of tensors."""
+
+import abc
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from bert_tf.config import positive_integer
+from bert_tf.data.batching import Features
+from bert_tf.feature_model import FreezableModel
+from bert_tf.pretrained import warn_if_random
+from bert_tf.tasks.task import FineTuningTask
+from bert_tf.text_models.batches import for_evaluation, stacked
+from bert_tf.text_models.inputs import (
+    Part,
+    first_steps,
+    is_dataset,
+    is_empty,
+    is_single,
+    rows_to_predict,
+)
+from bert_tf.text_models.progress import Progress
+
+# The inputs of a model.
+INPUTS = ("input_ids", "input_mask", "segment_ids")
+
+# How many texts of a data set are shuffled and tokenized at a time.
+TEXTS_AT_A_TIME = 10_000
+
+
+class PredictingTextModel(FreezableModel, abc.ABC):
+    """What `TextModel` adds to Keras's `predict`, for all kinds of models."""
+
+    def __init__(self, **kwargs: Any):
+        super().__init__(**kwargs)
+        self._compiled_call: tuple[Any, Callable] | None = None
+
+    # What each kind of model defines.
+
+    @abc.abstractmethod
+    def make_task(self, **options: Any) -> FineTuningTask:
+        """Returns the task of the model.
+
+        Args:
+          **options: Further arguments of the task, such as `class_weights`.
+        """
+
+    def _outputs_of_task(self, y_pred: Any) -> dict[str, Any]:
+        """Returns the results of `call` as the task names them."""
+        return {"logits": y_pred}
+
+    @abc.abstractmethod
+    def _answers(self, x: Any, batch_size: int, progress: Progress) -> Any:
+        """Returns the answer for each of several texts."""
+
+    def _joined(self, parts: Sequence[Any]) -> Any:
+        """Returns the answers of all parts of the texts."""
+        return [*itertools.chain.from_iterable(parts)]
+
+    def _is_single(self, x: Any) -> bool:
+        """Returns whether `x` is one text and not several."""
+        return is_single(x)
+
+    def _takes_pairs(self) -> bool:
+        return False
+
+    # Keras's method, and what others share.
+
+    def predict(
+        self,
+        x: Any,
+        batch_size: int = 32,
+        verbose: Any = "auto",
+        steps: int | None = None,
+        callbacks: Any = None,
+    ) -> Any:
+        """Returns the answer for each text; the class describes answers.
+
+        Args:
+          x: Texts, or a single one; or a `tf.data.Dataset` or a generator of
+            texts, which are read in parts. The labels of a data set are
+            ignored.
+          batch_size: The number of texts of full length at a time.
+          verbose: Whether to show a progress bar, as in Keras; "auto" shows it
+            if there are more than 8 batches.
+          steps: Answers only the first `steps * batch_size` texts, or the first
+            `steps` batches of a data set or generator of batches.
+          callbacks: A callback of Keras, or a list of them.
+        """
+        return self._predicted(
+            x, batch_size, verbose, steps, callbacks, self._answers
+        )
+
+    def _predicted(
+        self,
+        x: Any,
+        batch_size: int,
+        verbose: Any,
+        steps: int | None,
+        callbacks: Any,
+        answers: Callable[[Any, int, Progress], Any],
+    ) -> Any:
+        """Returns what `answers` returns for texts, an int and the progress."""
+        positive_integer("batch_size", batch_size)
+        if steps is not None:
+            positive_integer("steps", steps)
+        is_stream = is_dataset(x) or isinstance(x, Iterator)
+        progress = Progress(self, "predict", callbacks, verbose, not is_stream)
+        if self._is_single(x):
+            made = answers(x, batch_size, progress)
+        elif is_stream:
+            rows = rows_to_predict(x, self._takes_pairs(), batch_size, steps)
+            parts = iter(lambda: [*itertools.islice(rows, TEXTS_AT_A_TIME)], [])
+            made = self._joined(
+                [answers(part, batch_size, progress) for part in parts]
+            )
+        elif is_empty(x):
+            return self._joined([])
+        else:
+            if steps is not None:
+                x = first_steps(Part(x, None, None), batch_size, steps).x
+            made = answers(x, batch_size, progress)
+        progress.end()
+        return made[0] if self._is_single(x) else made
+
+    def _outputs(
+        self,
+        features: Features,
+        batch_size: int,
+        call: Callable,
+        progress: Progress,
+    ) -> list[np.ndarray]:
+        """Returns the outputs of a function for each row, in order.
+
+        Args:
+          features: The rows.
+          batch_size: The number of rows of full length at a time.
+          call: Maps a batch of features to an array, or a dict of them, [b,
+            ...].
+          progress: Runs the function.
+        """
+        warn_if_random(self.model)
+        batches = for_evaluation(features, batch_size, tuple)
+        found: list[Any] = [None] * len(features)
+
+        def run(rows: np.ndarray) -> Any:
+            batch = batches.gather(rows)
+            outputs = call(batch)
+            return keras.tree.map_structure(keras.ops.convert_to_numpy, outputs)
+
+        made = progress.run(run, batches.rows)
+        for rows, outputs in zip(batches.rows, made, strict=True):
+            for position, row in enumerate(rows):
+                found[row] = keras.tree.map_structure(
+                    lambda x, position=position: x[position], outputs
+                )
+        return found
+
+    def _task_scores(
+        self,
+        task: FineTuningTask,
+        features: Features,
+        batch_size: int,
+        progress: Progress,
+        *examples: Any,
+    ) -> dict[str, float]:
+        """Returns the scores of a task by name, without "eval_".
+
+        Args:
+          task: The task.
+          features: The rows, with their labels.
+          batch_size: The number of rows of full length at a time.
+          progress: Runs the model.
+          *examples: The examples, for a task whose `score` needs them.
+        """
+
+        def call(batch: Mapping[str, np.ndarray]) -> Any:
+            outputs = self._outputs_of_task(self._call(batch))
+            return task.predictions(batch, outputs)
+
+        rows = self._outputs(features, batch_size, call, progress)
+        scores = task.score(stacked(rows), *examples)
+        return {n.removeprefix("eval_"): score for n, score in scores.items()}
+
+    def _call(self, batch: Mapping[str, np.ndarray]) -> Any:
+        """Returns what `call` does for the `INPUTS` of a batch, int32 [b, S].
+
+        On TensorFlow, Keras's `predict_on_batch` would trace a graph for each
+        of the first shapes and log warnings.
+        """
+        features = {name: batch[name] for name in INPUTS}
+        if keras.backend.backend() != "tensorflow":
+            return self.predict_on_batch(features)
+        # Adapters and quantization change the variables, and so the graph.
+        variables = [*map(id, self.variables)]
+        if self._compiled_call is None or self._compiled_call[0] != variables:
+            import tensorflow as tf
+
+            spec = tf.TensorSpec([None, None], tf.int32)
+            # A partial, since TensorFlow warns of functions with the same code
+            # as of one that it traces too often.
+            call = tf.function(
+                functools.partial(lambda batch: self(batch, training=False)),
+                input_signature=[dict.fromkeys(INPUTS, spec)],
+                autograph=False,
+            )
+            self._compiled_call = variables, call
+        return self._compiled_call[1](features)
