@@ -427,9 +427,8 @@ def head_difference(
         theirs, ours = getattr(pretrained, name), getattr(task, name)
         if theirs is not None and theirs != ours:
             return f"its {name.replace('_', ' ')} is {theirs}, not {ours}"
-    rows = 1 if task.head == "choice" else max(1, len(task.labels))
-    if shape[0] != rows:
-        return f"its head has {shape[0]} outputs, not {rows}"
+    if shape[0] != task.num_outputs:
+        return f"its head has {shape[0]} outputs, not {task.num_outputs}"
     labels = pretrained.labels or ()
     if is_trained and have_names(labels) and {*labels} != {*task.labels}:
         return f"its labels are {listed(labels)}"

@@ -31,6 +31,7 @@ from bert_tf.serving.windows import (
 from bert_tf.tasks.classification import decode
 from bert_tf.tasks.encoding import TextEncoding
 from bert_tf.tasks.fill_mask import MASK, best_words, require_top_k
+from bert_tf.tasks.task import FineTuningTask
 from bert_tf.tokenization.graph import BertTokenizer
 from bert_tf.tokenization.graph_normalization import drop_invalid_utf8
 from bert_tf.tokenization.vocabulary_file import require_special_tokens
@@ -217,6 +218,39 @@ class Served(tf.Module, abc.ABC):
 def _as_text(shape: tf.Tensor) -> tf.Tensor:
     """Returns sizes, int32 [N], as one string: "2,3"."""
     return tf.strings.reduce_join(tf.strings.as_string(shape), separator=",")
+
+
+class ServedTask(Served):
+    """Any kind of task whose examples have one row: from texts to `decode`.
+
+    Args:
+      model: A model of the task, built.
+      task: The task.
+      is_pair: Whether inputs are pairs of texts.
+    """
+
+    def __init__(
+        self, model: keras.Model, task: FineTuningTask, is_pair: bool = False
+    ):
+        super().__init__(model, task.encoding, task.labels)
+        self._task = task
+        self.kind = task.head
+        if is_pair:
+            self.text_names = ("text_a", "text_b")
+
+    @property
+    def example(self) -> dict[str, list]:
+        texts = ["The ferry was late.", "We had to wait for the boat."]
+        return dict.fromkeys(self.text_names, texts)
+
+    def answer(self, texts: Tensors) -> dict[str, tf.Tensor]:
+        """Returns the answers of the task for strings [B]."""
+        return self.answer_tokens(self.features(texts))
+
+    def answer_tokens(self, features: Tensors) -> dict[str, tf.Tensor]:
+        """Returns the same from `FEATURES`, int32 [B, S]."""
+        task = self._task
+        return task.decode(task.row_outputs(features, self.model(features)))
 
 
 # Classes, numbers and multiple choice: the models of run_classifier.py.

@@ -366,7 +366,7 @@ class ClassificationTask(FineTuningTask):
         return weights
 
     def make_model(self, **options: Any) -> keras.Model:
-        return BertClassifier(self.config, max(1, len(self.labels)), **options)
+        return BertClassifier(self.config, self.num_outputs, **options)
 
     def element_weights(self, features: Mapping) -> Any:
         """Returns the class weights, float32 [B]; see `FineTuningTask`."""
@@ -561,6 +561,7 @@ class MultipleChoiceTask(ClassificationTask):
     """
 
     head = "choice"
+    num_outputs = 1
 
     def make_model(self, **options: Any) -> keras.Model:
         return BertMultipleChoice(self.config, **options)

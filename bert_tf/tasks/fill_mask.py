@@ -76,20 +76,6 @@ class MaskedWordsTask(FineTuningTask):
         num_words = len(self.encoding.vocab)
         return best_words(outputs["masked_lm_logits"], num_words, self.top_k)
 
-    def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, float]:
-        """Returns the mean loss of the masked words."""
-        counts = np.sum(predictions["weight"], dtype=float)
-        losses = np.sum(predictions["loss"], dtype=float)
-        return {"eval_loss": float(losses / max(counts, 1))}
-
-    def predictions(self, features: Mapping, outputs: Mapping) -> dict:
-        """Returns the sums of weights and losses of each row."""
-        [name] = self.loss_names
-        return {
-            "weight": self.loss_weights(features)[name],
-            "loss": self.losses(features, outputs)[name],
-        }
-
 
 def best_words(logits: Any, num_words: int, top_k: int) -> dict[str, Any]:
     """Returns the best words for each blank, the most probable first.

@@ -1,7 +1,7 @@
 """The interface of tasks: what the training loop asks of them."""
 
 import abc
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -105,13 +105,15 @@ class FineTuningTask(Task):
       head: The kind of head, one of `interop.checkpoint.HEADS`.
       problem_type: The name of the problem in checkpoints, if it has one.
       labels: The names in the order of the logits; () if it has no labels.
-      metrics: The names of the metrics of `score`, without "eval_".
+      metrics: The names of the metrics of `score`, without "eval_". The first
+        one decides between several trainings, and is better if it is higher,
+        unless it is a loss.
     """
 
     head: str
     problem_type: str | None = None
     loss_names: tuple[str, ...] = ("loss",)
-    metrics: tuple[str, ...] = ()
+    metrics: tuple[str, ...] = ("loss",)
 
     def __init__(
         self,
@@ -131,6 +133,11 @@ class FineTuningTask(Task):
     def schema(self) -> Schema:  # type: ignore[override]
         """The schema of the records."""
         return self.encoding.schema
+
+    @property
+    def num_outputs(self) -> int:
+        """The number of outputs of the head; by default one for each label."""
+        return max(1, len(self.labels))
 
     def build_model(self) -> keras.Model:
         model = self.make_model(**self._model_options)
@@ -199,14 +206,42 @@ class FineTuningTask(Task):
         """
         return dict(outputs)
 
+    def answers(
+        self, decoded: Mapping[str, np.ndarray], examples: Sequence[Any]
+    ) -> list[Any]:
+        """Returns what `predict` of a text model returns for each example.
+
+        By default a dict of numbers, or of lists of them.
+
+        Args:
+          decoded: The results of `decode`, [n, ...] by name.
+          examples: The n examples.
+        """
+        return [
+            {name: values[row].tolist() for name, values in decoded.items()}
+            for row in range(len(examples))
+        ]
+
     def predictions(self, features: Mapping, outputs: Mapping) -> dict:
-        """See `Task`; by default the answers, the labels and the losses."""
-        kept = self.decode(self.row_outputs(features, outputs))
+        """See `Task`; by default all that is known of each row.
+
+        These are the results of `decode`, the features that begin with "label",
+        the `loss`, float32 [B], and its `weight`.
+        """
+        is_element = self.is_element(features)
+        losses = self.element_losses(features, outputs)
         return {
-            **kept,
-            "label_ids": features["label_ids"],
-            "loss": self.element_losses(features, outputs),
+            **{n: x for n, x in features.items() if n.startswith("label")},
+            **self.decode(self.row_outputs(features, outputs)),
+            "loss": sum_of_rows(losses * is_element),
+            "weight": sum_of_rows(is_element),
         }
+
+    def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, float]:
+        """See `Task`; by default the mean of the losses."""
+        loss = np.sum(predictions["loss"], dtype=float)
+        weight = np.sum(predictions["weight"], dtype=float)
+        return {"eval_loss": float(loss / max(weight, 1))}
 
 
 def weights_of(label_ids: Any, class_weights: np.ndarray) -> Any:

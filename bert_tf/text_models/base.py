@@ -1,6 +1,5 @@
 """`TextModel`: what all models from strings to answers share."""
 
-import abc
 import inspect
 import os
 from collections.abc import Mapping, Sequence
@@ -141,9 +140,11 @@ class TextModel(TrainableTextModel):
             )
         return super().__call__(inputs, *args, **kwargs)
 
-    @abc.abstractmethod
     def _served(self) -> Any:
         """Returns the `serving.served.Served` to export."""
+        from bert_tf.serving.served import ServedTask
+
+        return ServedTask(self.model, self.make_task())
 
     def _facts(self) -> dict[str, Any]:
         """Returns what a saved checkpoint records besides the weights."""

@@ -231,8 +231,8 @@ def stacked(rows: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
         values = [np.asarray(row[name]) for row in rows]
         shape = np.max([x.shape for x in values], axis=0).astype(int)
         arrays[name] = np.zeros((len(rows), *shape), values[0].dtype)
-        for row, x in zip(arrays[name], values, strict=True):
-            row[tuple(map(slice, x.shape))] = x
+        for number, x in enumerate(values):
+            arrays[name][number, *map(slice, x.shape)] = x
     return arrays
 
 

@@ -41,7 +41,6 @@ from bert_tf.text_models.base import (
 from bert_tf.text_models.batches import in_32_bits
 from bert_tf.text_models.inputs import (
     Part,
-    as_columns,
     as_lists,
     best_texts,
     has_labels,
@@ -49,7 +48,6 @@ from bert_tf.text_models.inputs import (
     label_shares,
     plain,
     plain_row,
-    require_present,
 )
 from bert_tf.text_models.label_metrics import (
     is_right_first,
@@ -440,30 +438,14 @@ class TextClassifier(TextModel):
         )
 
     def _text_features(self, x: Any, y: Any) -> Features:
-        columns = as_columns(x, ("text_a", "text_b"))
-        if not columns[0]:
-            raise InputError("There are no texts.")
         shares = None
         if y is not None and self.problem == "single_label":
             y = [row[0] if _is_alone(row) else row for row in plain(y)]
             shares = label_shares(y, self.labels)
             y = y if shares is None else shares.argmax(axis=-1)
-        labels = [None] * len(columns[0]) if y is None else self._names(y)
+        examples = self.examples(x, None if y is None else self._names(y))
         if y is not None:
-            self.is_pair = len(columns) == 2
-            require_present(labels, "example", "label")
-        if len(labels) != len(columns[0]):
-            raise wrong_value(
-                "The number of labels",
-                f"{len(columns[0])}, the number of texts",
-                len(labels),
-            )
-        examples = [
-            Example(str(number), *texts, label=label, where=f"example {number}")
-            for number, (label, *texts) in enumerate(
-                zip(labels, *columns, strict=True)
-            )
-        ]
+            self.is_pair = examples[0].text_b is not None
         features = self._encoding().features(examples)
         arrays = features.arrays
         if y is not None and self.doc_stride is not None:

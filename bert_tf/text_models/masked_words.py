@@ -143,6 +143,9 @@ class MaskedWordPredictor(TextModel):
             raise InputError("There are no texts.")
         return self._unlabelled_encoding().features(examples)
 
+    def _scores(self, x, y, batch_size, progress):
+        return {}  # The loss, which Keras computes.
+
     def make_task(self, **options):
         return MaskedWordsTask(
             self.model.config, self._unlabelled_encoding(), **options

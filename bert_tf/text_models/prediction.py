@@ -11,16 +11,21 @@ import numpy as np
 
 from bert_tf.config import positive_integer
 from bert_tf.data.batching import Features
+from bert_tf.errors import InputError, wrong_value
 from bert_tf.feature_model import FreezableModel
 from bert_tf.pretrained import warn_if_random
+from bert_tf.tasks.examples import Example
 from bert_tf.tasks.task import FineTuningTask
 from bert_tf.text_models.batches import for_evaluation, stacked
 from bert_tf.text_models.inputs import (
     Part,
+    as_columns,
     first_steps,
     is_dataset,
     is_empty,
     is_single,
+    plain,
+    require_present,
     rows_to_predict,
 )
 from bert_tf.text_models.progress import Progress
@@ -53,9 +58,46 @@ class PredictingTextModel(FreezableModel, abc.ABC):
         """Returns the results of `call` as the task names them."""
         return {"logits": y_pred}
 
-    @abc.abstractmethod
+    def examples(self, x: Any, y: Any) -> list[Any]:
+        """Returns the examples that the encoding of the task takes.
+
+        Args:
+          x: Texts or pairs of texts, in any of the forms that `fit` takes.
+          y: Their labels, or None.
+
+        Raises:
+          InputError: There are no texts, or more or fewer labels.
+        """
+        columns = as_columns(x, ("text_a", "text_b"))
+        if not columns[0]:
+            raise InputError("There are no texts.")
+        labels = [None] * len(columns[0]) if y is None else plain(y)
+        if len(labels) != len(columns[0]):
+            raise wrong_value(
+                "The number of labels",
+                f"{len(columns[0])}, the number of texts",
+                len(labels),
+            )
+        if y is not None:
+            require_present(labels, "example", "label")
+        return [
+            Example(str(number), *texts, label=label, where=f"example {number}")
+            for number, (label, *texts) in enumerate(
+                zip(labels, *columns, strict=True)
+            )
+        ]
+
     def _answers(self, x: Any, batch_size: int, progress: Progress) -> Any:
-        """Returns the answer for each of several texts."""
+        """Returns the answer for each of several texts, which have one row."""
+        task, examples = self.make_task(), self.examples(x, None)
+
+        def call(batch: Mapping[str, np.ndarray]) -> Any:
+            outputs = self._outputs_of_task(self._call(batch))
+            return task.decode(task.row_outputs(batch, outputs))
+
+        features = task.encoding.features(examples)
+        rows = self._outputs(features, batch_size, call, progress)
+        return task.answers(stacked(rows), examples)
 
     def _joined(self, parts: Sequence[Any]) -> Any:
         """Returns the answers of all parts of the texts."""

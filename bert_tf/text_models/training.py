@@ -1,6 +1,5 @@
 """`TrainableTextModel`: Keras's methods for texts instead of tensors."""
 
-import abc
 import contextlib
 import dataclasses
 import functools
@@ -74,9 +73,9 @@ class TrainableTextModel(PredictingTextModel):
 
     # What each kind of model defines.
 
-    @abc.abstractmethod
     def _features(self, x: Any, y: Any) -> Features:
         """Returns the features of texts `x`, with labels unless `y` is None."""
+        return self.make_task().encoding.features(self.examples(x, y))
 
     def _targets(self, batch: Mapping[str, np.ndarray]) -> Any:
         """Returns what Keras's own losses and metrics compare with `call`."""
@@ -104,7 +103,10 @@ class TrainableTextModel(PredictingTextModel):
         self, x: Any, y: Any, batch_size: int, progress: Progress
     ) -> dict[str, float]:
         """Returns scores of the answers, as those of the scripts."""
-        return {}
+        features = self._features(x, y)
+        return self._task_scores(
+            self.make_task(), features, batch_size, progress
+        )
 
     def _default_metrics(self) -> Any:
         return None

@@ -1,0 +1,171 @@
+"""A kind of task that the library does not have, in one file.
+
+A number and how far it may be wrong, for a text or a pair: the model has two
+outputs, the number and the logarithm of the variance. The loss is that of a
+normal distribution, as in Nix and Weigend 1994, "Estimating the mean and
+variance of the target probability distribution".
+
+docs/composing.md explains the interface with this task.
+"""
+
+import fine_tuning_runs
+import keras
+import numpy as np
+import pytest
+import sentence_files
+from keras import ops
+
+import bert_tf
+from bert_tf import metrics
+from bert_tf.config import BertConfig
+from bert_tf.heads import BertClassifier
+from bert_tf.tasks.encoding import Encoding
+from bert_tf.tasks.task import FineTuningTask
+from bert_tf.text_models.base import TextModel
+
+ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
+LENGTH = 20
+TRAINING = {"epochs": 3, "batch_size": 4, "seed": 7}
+
+
+class UncertainNumber(FineTuningTask):
+    """A number and its standard deviation."""
+
+    head = "classifier"
+    num_outputs = 2
+    metrics = ("spearman", "loss")
+
+    def make_model(self, **options):
+        return BertClassifier(self.config, self.num_outputs, **options)
+
+    def element_losses(self, features, outputs):
+        number, log_variance = ops.unstack(outputs["logits"], 2, axis=-1)
+        error = ops.square(features["label_ids"] - number)
+        return (log_variance + error / ops.exp(log_variance)) / 2
+
+    def decode(self, outputs):
+        number, log_variance = ops.unstack(outputs["logits"], 2, axis=-1)
+        return {"number": number, "deviation": ops.exp(log_variance / 2)}
+
+    def score(self, predictions):
+        numbers = predictions["label_ids"], predictions["number"]
+        correlation = metrics.spearman(*numbers)
+        return {"eval_spearman": correlation, **super().score(predictions)}
+
+
+@keras.saving.register_keras_serializable("tests")
+class NumberEstimator(TextModel):
+    """Estimates a number for a text or a pair of texts."""
+
+    model_class = BertClassifier
+
+    def make_task(self, **options):
+        encoding = Encoding(*self._encoding_arguments(), "regression", ())
+        return UncertainNumber(self.model.config, encoding, **options)
+
+
+def texts_and_numbers():
+    labels, _ = sentence_files.LAYOUTS["tsv"]
+    rows = sentence_files.examples("train.tsv", labels, 12)
+    texts = [row[2] for row in rows]
+    return texts, [0.25 * len(text.split()) for text in texts]
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory):
+    """A folder with random weights."""
+    keras.utils.set_random_seed(3)
+    sizes = {**fine_tuning_runs.CONFIG, **fine_tuning_runs.WITHOUT_DROPOUT}
+    model = BertClassifier(BertConfig.from_dict(sizes), 2, dropout=0.0)
+    model.build()
+    tokenizer = bert_tf.FullTokenizer(list(sentence_files.VOCAB))
+    folder = tmp_path_factory.mktemp("start")
+    NumberEstimator(model, tokenizer, LENGTH).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(start):
+    model = NumberEstimator.from_pretrained(start)
+    model.compile(learning_rate=fine_tuning_runs.FLAGS["learning_rate"])
+    texts, numbers = texts_and_numbers()
+    history = model.fit(
+        texts, numbers, validation_data=(texts, numbers), verbose=0, **TRAINING
+    ).history
+    assert history["loss"][-1] < history["loss"][0]
+    return model, history
+
+
+def test_fit_evaluate_and_predict(trained):
+    model, history = trained
+    texts, numbers = texts_and_numbers()
+    answers = model.predict(texts)
+    assert [*answers[0]] == ["number", "deviation"]
+    found = np.array([row["number"] for row in answers])
+    variances = np.array([row["deviation"] for row in answers]) ** 2
+    losses = np.log(variances) / 2 + (found - numbers) ** 2 / variances / 2
+    scores = model.evaluate(texts, numbers, verbose=0)
+    assert scores["loss"] == pytest.approx(losses.mean(), rel=1e-4)
+    expected = metrics.spearman(numbers, found)
+    assert scores["spearman"] == pytest.approx(expected, rel=1e-4)
+    assert history["val_loss"][-1] == pytest.approx(scores["loss"], rel=1e-4)
+
+
+def test_saved_and_loaded(trained, tmp_path):
+    model, _ = trained
+    texts, _ = texts_and_numbers()
+    expected = [[*row.values()] for row in model.predict(texts)]
+    model.save(tmp_path / "model.keras")
+    model.save_pretrained(tmp_path / "folder")
+    for again in (
+        keras.models.load_model(tmp_path / "model.keras"),
+        NumberEstimator.from_pretrained(tmp_path / "folder"),
+    ):
+        found = [[*row.values()] for row in again.predict(texts)]
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+@pytest.mark.skipif(not ON_TENSORFLOW, reason="exports need TensorFlow")
+def test_an_export_answers_what_predict_answers(trained, tmp_path):
+    import tensorflow as tf
+
+    model, _ = trained
+    texts, _ = texts_and_numbers()
+    served = tf.saved_model.load(model.export(tmp_path / "export"))
+    answer = served.signatures["serving_default"](text=tf.constant(texts))
+    for name in ("number", "deviation"):
+        expected = [row[name] for row in model.predict(texts)]
+        np.testing.assert_allclose(answer[name], expected, rtol=1e-4)
+
+
+@pytest.mark.skipif(not ON_TENSORFLOW, reason="scripts need TensorFlow")
+def test_the_scripts_train_to_the_same_weights(trained, start, tmp_path):
+    from bert_tf.jobs.fine_tuning import Split, fine_tune
+    from bert_tf.jobs.settings import FineTuningOptions
+    from bert_tf.jobs.start import resolve
+    from bert_tf.tasks.examples import Example
+
+    flags = {
+        **fine_tuning_runs.FLAGS,
+        "max_seq_length": LENGTH,
+        "num_train_epochs": TRAINING["epochs"],
+        "random_seed": TRAINING["seed"],
+        "init_checkpoint": str(start),
+        "output_dir": str(tmp_path / "output"),
+    }
+    options = FineTuningOptions(**flags, do_eval=True)
+    config, begin = resolve(options, "classifier")
+    encoding = begin.encoding(Encoding, LENGTH, problem="regression", labels=())
+    task = UncertainNumber(begin.config, encoding, dropout=0.0)
+    rows = zip(*texts_and_numbers(), strict=True)
+    examples = [Example("", text, label=number) for text, number in rows]
+    splits = [Split(name, examples) for name in ("train", "dev")]
+    result = fine_tune(config, begin, task, splits, name="numbers")
+    model, _ = trained
+    again = NumberEstimator.from_pretrained(result.release)
+    for ours, theirs in zip(model.weights, again.weights, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-4)
+    scores = model.evaluate(*texts_and_numbers(), verbose=0)
+    for name in ("spearman", "loss"):
+        expected = pytest.approx(scores[name], rel=1e-3)
+        assert result.metrics[f"eval_{name}"] == expected
