@@ -153,7 +153,6 @@ class Trainings:
                 self.strategy,
                 self.training,
                 self.evaluation_data(features),
-                self.config.output_dir,
             )
 
         def data_of(estimator: Estimator) -> TrainingData:
