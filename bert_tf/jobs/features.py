@@ -11,7 +11,6 @@ import bert_tf.quiet_tensorflow  # noqa: F401
 # isort: split
 import contextlib
 import functools
-import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -189,8 +188,7 @@ def _extract(
         strategy,
         # By default not compiled: texts of a file have many lengths.
         TrainingConfig(jit_compile=bool(settings.jit_compile(config))),
-        # This folder does not exist, so that no checkpoint is resumed.
-        os.path.join(config.output_file, "model"),
+        None,
         start.init_checkpoint,
         functools.partial(_encoder_weights, config=start.config),
     )

@@ -201,7 +201,7 @@ def _prepare(
     if config.do_train:
         [train] = (split for split in splits if split.name == "train")
         num_rows = _count_rows(train, task)
-    if isinstance(config, DistillationOptions):
+    if isinstance(config, DistillationOptions) and config.teacher:
         teacher = find_teacher(config, start, task, steps.rename)
     if metrics is None:
         metrics = [f"eval_{metric}" for metric in task.metrics]

@@ -9,7 +9,6 @@ teacher is used neither in the training steps nor in what they save.
 
 import dataclasses
 import gc
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -59,7 +58,6 @@ class Teacher:
         strategy: tf.distribute.Strategy,
         training: TrainingConfig,
         make_data: EvaluationData,
-        output_dir: str,
     ) -> Features:
         """Returns a training set with the teacher's outputs.
 
@@ -68,7 +66,6 @@ class Teacher:
           strategy: The devices.
           training: The settings of the student's training.
           make_data: Returns the training set for `Estimator.predict`.
-          output_dir: The folder of the run.
         """
         path = self.pretrained.path
         logging.info("Outputs of the teacher %s: %d rows", path, len(features))
@@ -76,8 +73,7 @@ class Teacher:
             self.task,
             strategy,
             training,
-            # This folder does not exist, so that no checkpoint is resumed.
-            os.path.join(output_dir, "teacher"),
+            None,
             path,
             lambda _: self.pretrained.weights,
         )

@@ -16,7 +16,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import tensorflow as tf
@@ -69,6 +69,14 @@ class TrainingResult:
     metrics: dict[str, float]
     release: str | None = None
     export: str | None = None
+
+
+class _Inputs(NamedTuple):
+    """The arguments of `Trainings.train`."""
+
+    training_data: Callable[[Estimator], TrainingData]
+    evaluate: Evaluate
+    tokens_per_example: float
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,7 +153,6 @@ class Trainings:
                 self.strategy,
                 self.training,
                 self.evaluation_data(features),
-                self.config.output_dir,
             )
 
         def data_of(estimator: Estimator) -> TrainingData:
@@ -172,56 +179,64 @@ class Trainings:
           The estimator of the best training, with its best weights.
         """
         output_dir = self.config.output_dir
-        is_writer = is_chief(self.strategy)
         if self.save_best or len(self.plan) > 1:
             require_shared(self.strategy, output_dir)
-
-        def train_one(trial: Trial, folder: str) -> Estimator:
-            files.makedirs(folder)
-            estimator = self._estimator(self.plan[trial], folder)
-            if self.save_best is None and is_writer:
-                results.remove_best(os.path.join(folder, BEST))
-            estimator.train(
-                training_data(estimator),
-                self._hooks(
-                    estimator, folder, trial, evaluate, tokens_per_example
-                ),
-                usual_length=round(tokens_per_example),
-            )
-            return estimator
-
-        def try_one(trial: Trial, folder: str) -> dict[str, float]:
-            estimator = train_one(trial, folder)
-            _load_best(estimator, folder)
-            metrics = evaluate(estimator)
-            metrics["train_seconds"] = estimator.train_seconds
-            del metrics["global_step"]
-            # Each model has its own variables and traced functions.
-            del estimator
-            keras.utils.clear_session()
-            return metrics
-
-        if len(self.plan) == 1:
+        inputs = _Inputs(training_data, evaluate, tokens_per_example)
+        if len(self.plan) > 1:
+            estimator, folder = self._search(inputs)
+        else:
             [trial] = self.plan
             folder = output_dir
-            estimator = train_one(trial, folder)
-        else:
-            best = trials.run(
-                [*self.plan],
-                try_one,
-                output_dir,
-                self.save_best or self.metric,
-                _discard_weights,
-                writes=is_writer,
-            )
-            folder = trials.folder_of(output_dir, best.trial)
-            estimator = self._estimator(self.plan[best.trial], folder)
-            estimator.train_seconds = best.metrics["train_seconds"]
+            estimator = self._train_one(inputs, trial, folder)
         _load_best(estimator, folder)
-        if is_writer:
+        if is_chief(self.strategy):
             output_folder.record_best_training(output_dir, folder)
         if self.config.lora_rank:
             self._merge_lora(estimator)
+        return estimator
+
+    def _search(self, inputs: _Inputs) -> tuple[Estimator, str]:
+        """Runs several trainings; returns the best and its folder."""
+        output_dir = self.config.output_dir
+        best = trials.run(
+            [*self.plan],
+            functools.partial(self._try_one, inputs),
+            output_dir,
+            self.save_best or self.metric,
+            _discard_weights,
+            writes=is_chief(self.strategy),
+        )
+        folder = trials.folder_of(output_dir, best.trial)
+        estimator = self._estimator(self.plan[best.trial], folder)
+        estimator.train_seconds = best.metrics["train_seconds"]
+        return estimator, folder
+
+    def _try_one(
+        self, inputs: _Inputs, trial: Trial, folder: str
+    ) -> dict[str, float]:
+        """Trains and evaluates; keeps files only, not the model."""
+        estimator = self._train_one(inputs, trial, folder)
+        _load_best(estimator, folder)
+        metrics = inputs.evaluate(estimator)
+        metrics["train_seconds"] = estimator.train_seconds
+        del metrics["global_step"]
+        # Each model has its own variables and traced functions.
+        del estimator
+        keras.utils.clear_session()
+        return metrics
+
+    def _train_one(
+        self, inputs: _Inputs, trial: Trial, folder: str
+    ) -> Estimator:
+        files.makedirs(folder)
+        estimator = self._estimator(self.plan[trial], folder)
+        if self.save_best is None and is_chief(self.strategy):
+            results.remove_best(os.path.join(folder, BEST))
+        estimator.train(
+            inputs.training_data(estimator),
+            self._hooks(estimator, folder, trial, inputs),
+            usual_length=round(inputs.tokens_per_example),
+        )
         return estimator
 
     def _merge_lora(self, estimator: Estimator) -> None:
@@ -257,8 +272,7 @@ class Trainings:
         estimator: Estimator,
         folder: str,
         trial: Trial,
-        evaluate: Evaluate,
-        tokens_per_example: float,
+        inputs: _Inputs,
     ) -> list[Hook]:
         config, num_steps = self.config, estimator.config.num_train_steps
         writes = is_chief(self.strategy)
@@ -269,7 +283,7 @@ class Trainings:
                 config.log_steps,
                 num_steps,
                 examples_per_step=trial.train_batch_size,
-                tokens_per_example=tokens_per_example,
+                tokens_per_example=inputs.tokens_per_example,
             )
         every = config.eval_steps
         if self.save_best and not every:
@@ -277,7 +291,7 @@ class Trainings:
         if every:
             hooks.append(
                 Evaluation(
-                    functools.partial(evaluate, estimator),
+                    functools.partial(inputs.evaluate, estimator),
                     folder,
                     every=every,
                     last_step=num_steps,

@@ -271,6 +271,14 @@ class RowEncoding(TextEncoding, abc.ABC, Generic[Item]):
             yield f"input_ids: {' '.join(map(str, ids))}"
 
 
+class _Sequence(NamedTuple):
+    """A text or a pair with special tokens, without padding."""
+
+    input_ids: list[int]
+    segment_ids: list[int]
+    is_cut: bool
+
+
 @dataclasses.dataclass(frozen=True)
 class Encoding(RowEncoding[Example]):
     """How sentence-level examples become features.
@@ -355,8 +363,9 @@ class Encoding(RowEncoding[Example]):
         similarities. Raises InputError if a label or a number of choices does
         not fit the encoding.
         """
+        # Finding the tokenizer takes as long as tokenizing a short text.
         tokenizer = self.tokenizer
-        made = [[*_sequences(e, self, tokenizer)] for e in examples]
+        made = [[*self._sequences(e, tokenizer)] for e in examples]
         sequences = [sequence for found in made for sequence in found]
         counts = np.ones(len(made), int)
         if self.doc_stride is not None:
@@ -368,14 +377,15 @@ class Encoding(RowEncoding[Example]):
             "input_ids": input_ids,
             "input_mask": input_mask,
             "segment_ids": segment_ids,
-            "label_ids": np.repeat(_label_ids(examples, self), counts, axis=0),
+            "label_ids": np.repeat(self._label_ids(examples), counts, axis=0),
             "is_real_example": np.ones(counts.sum(), np.int32),
             "window_numbers": np.array(
                 [number for count in counts for number in range(count)], int
             ),
             "num_windows": np.repeat(counts, counts),
         }
-        # The sequences of a pair or of choices form one row of the schema.
+        # The sequences of similar texts, or of choices, form one row. Only rows
+        # of windows have features of windows.
         batch = {
             feature.name: batch[feature.name].reshape(-1, *feature.shape)
             for feature in self.schema
@@ -391,65 +401,85 @@ class Encoding(RowEncoding[Example]):
         number = batch["label_ids"][0].tolist()
         yield f"label: {example.label} (id = {number})"
 
+    def _sequences(
+        self, example: Example, tokenizer: FullTokenizer
+    ) -> Iterator[_Sequence]:
+        """Yields the sequence of an example, or of each choice or window."""
+        cls_id, sep_id = tokenizer.vocab["[CLS]"], tokenizer.vocab["[SEP]"]
+        pairs = self._texts(example)
+        # Choices share their first text.
+        ids = {
+            text: tokenizer.encode(text or "")
+            for pair in pairs
+            for text in pair
+        }
+        for text_a, text_b in pairs:
+            # As in the original, a second text without tokens is ignored.
+            for a, b, is_cut in self._windows(ids[text_a], ids[text_b] or None):
+                packed = pack(a, b, self.max_seq_length, cls_id, sep_id)
+                yield _Sequence(*packed, is_cut)
 
-class _Sequence(NamedTuple):
-    """A text or a pair with special tokens, without padding."""
+    def _texts(self, example: Example) -> list[tuple[str, str | None]]:
+        """Returns one or two texts for each sequence of an example."""
+        if self.problem == "similarity":
+            return [(example.text_a, None), (example.text_b or "", None)]
+        if self.problem != "multiple_choice":
+            return [(example.text_a, example.text_b)]
+        if len(example.choices) != self.num_choices:
+            raise in_file(
+                example.where,
+                f"expected {self.num_choices} choices, found "
+                f"{len(example.choices)}.",
+            )
+        return [(example.text_a, choice) for choice in example.choices]
 
-    input_ids: list[int]
-    segment_ids: list[int]
-    is_cut: bool
+    def _windows(
+        self, ids_a: list[int], ids_b: list[int] | None
+    ) -> Iterator[tuple[list[int], list[int] | None, bool]]:
+        """Yields the texts of each window, and whether any is truncated."""
+        length_a, length_b = len(ids_a), len(ids_b or ())
+        room = self.max_seq_length - (2 if ids_b is None else 3)
+        keep_a, keep_b = truncated_lengths(length_a, length_b, room)
+        stride = self.doc_stride
+        if stride is None:
+            yield ids_a, ids_b, (keep_a, keep_b) != (length_a, length_b)
+        elif ids_b is None or length_a > length_b:
+            for start, end in window_spans(length_a, keep_a, stride):
+                second = None if ids_b is None else ids_b[:keep_b]
+                yield ids_a[start:end], second, keep_b < length_b
+        else:
+            for start, end in window_spans(length_b, keep_b, stride):
+                yield ids_a[:keep_a], ids_b[start:end], keep_a < length_a
 
-
-def _sequences(
-    example: Example, encoding: Encoding, tokenizer: FullTokenizer
-) -> Iterator[_Sequence]:
-    """Yields the sequence of an example, or of each choice, text or window."""
-    cls_id, sep_id = tokenizer.vocab["[CLS]"], tokenizer.vocab["[SEP]"]
-    ids_a = tokenizer.encode(example.text_a)
-    if encoding.problem == "similarity":
-        # Each text is a sequence of its own.
-        for text in (example.text_a, example.text_b or ""):
-            alone = dataclasses.replace(example, text_a=text, text_b=None)
-            single = dataclasses.replace(encoding, problem="regression")
-            yield from _sequences(alone, single, tokenizer)
-        return
-    for text_b in _seconds(example, encoding):
-        # As in the original, a second text without tokens is ignored.
-        ids_b = tokenizer.encode(text_b or "") or None
-        for a, b, is_cut in _windows(ids_a, ids_b, encoding):
-            packed = pack(a, b, encoding.max_seq_length, cls_id, sep_id)
-            yield _Sequence(*packed, is_cut)
-
-
-def _windows(
-    ids_a: list[int], ids_b: list[int] | None, encoding: Encoding
-) -> Iterator[tuple[list[int], list[int] | None, bool]]:
-    """Yields the texts of each window, and whether any text is truncated."""
-    length_a, length_b = len(ids_a), len(ids_b or ())
-    room = encoding.max_seq_length - (2 if ids_b is None else 3)
-    keep_a, keep_b = truncated_lengths(length_a, length_b, room)
-    stride = encoding.doc_stride
-    if stride is None:
-        yield ids_a, ids_b, (keep_a, keep_b) != (length_a, length_b)
-    elif ids_b is None or length_a > length_b:
-        for start, end in window_spans(length_a, keep_a, stride):
-            second = None if ids_b is None else ids_b[:keep_b]
-            yield ids_a[start:end], second, keep_b < length_b
-    else:
-        for start, end in window_spans(length_b, keep_b, stride):
-            yield ids_a[:keep_a], ids_b[start:end], keep_a < length_a
-
-
-def _seconds(example: Example, encoding: Encoding) -> tuple[str | None, ...]:
-    if encoding.problem != "multiple_choice":
-        return (example.text_b,)
-    if len(example.choices) != encoding.num_choices:
-        raise in_file(
-            example.where,
-            f"expected {encoding.num_choices} choices, found "
-            f"{len(example.choices)}.",
+    def _label_ids(self, examples: Sequence[Example]) -> np.ndarray:
+        """Returns label ids [n]; for multi-label 0 or 1, [n, labels]."""
+        numbers = {name: number for number, name in enumerate(self.labels)}
+        [feature] = [f for f in self.schema if f.name == "label_ids"]
+        unknown = np.nan if self.problem == "similarity" else 0
+        label_ids = np.full(
+            [len(examples), *feature.shape], unknown, feature.dtype
         )
-    return example.choices
+        for row, example in enumerate(examples):
+            if example.label is None:
+                continue
+            try:
+                found = label_id(example.label, self.problem, numbers)
+            except (KeyError, TypeError, ValueError):
+                raise self._wrong_label(example) from None
+            label_ids[row] = found
+        return label_ids
+
+    def _wrong_label(self, example: Example) -> InputError:
+        expected, hint = "a finite number", ""
+        if self.labels:
+            names = listed(self.labels, last="or", most=20)
+            expected = f"one of {names}"
+        if isinstance(example.label, str):
+            hint = did_you_mean(example.label, self.labels)
+        return in_file(
+            example.where,
+            f"the label must be {expected}; got {example.label!r}.{hint}",
+        )
 
 
 def pad(
@@ -461,31 +491,6 @@ def pad(
     padded = np.zeros(mask.shape, np.int32)
     padded[mask] = np.fromiter(itertools.chain.from_iterable(rows), np.int32)
     return padded, mask.astype(np.int32)
-
-
-def _label_ids(examples: Sequence[Example], encoding: Encoding) -> np.ndarray:
-    """Returns label ids [n]; for multi-label problems 0 or 1, [n, labels]."""
-    numbers = {name: number for number, name in enumerate(encoding.labels)}
-    [feature] = [f for f in encoding.schema if f.name == "label_ids"]
-    unknown = np.nan if encoding.problem == "similarity" else 0
-    label_ids = np.full([len(examples), *feature.shape], unknown, feature.dtype)
-    for row, example in enumerate(examples):
-        if example.label is None:
-            continue
-        try:
-            label_ids[row] = label_id(example.label, encoding.problem, numbers)
-        except (KeyError, TypeError, ValueError):
-            expected, hint = "a finite number", ""
-            if numbers:
-                names = listed(encoding.labels, last="or", most=20)
-                expected = f"one of {names}"
-            if isinstance(example.label, str):
-                hint = did_you_mean(example.label, numbers)
-            raise in_file(
-                example.where,
-                f"the label must be {expected}; got {example.label!r}.{hint}",
-            ) from None
-    return label_ids
 
 
 def label_id(label: Any, problem: str, numbers: Mapping[str, int]) -> Any:

@@ -36,6 +36,7 @@ from bert_tf.errors import (
 )
 from bert_tf.metrics import entities
 from bert_tf.tasks.encoding import Encoded, RowEncoding
+from bert_tf.tokenization.wordpiece import FullTokenizer
 
 OUTSIDE = "O"
 DOCUMENT = "-DOCSTART-"
@@ -360,9 +361,9 @@ class TaggingEncoding(RowEncoding[Sentence]):
         Raises:
           InputError: If a tag is not among the labels, or a row has no room.
         """
-        vocab, length = self.tokenizer.vocab, self.max_seq_length
-        cls_id, sep_id = vocab["[CLS]"], vocab["[SEP]"]
-        of_sentences = [[*self._rows(sentence)] for sentence in examples]
+        tokenizer, length = self.tokenizer, self.max_seq_length
+        cls_id, sep_id = tokenizer.vocab["[CLS]"], tokenizer.vocab["[SEP]"]
+        of_sentences = [[*self._rows(s, tokenizer)] for s in examples]
         rows = [*itertools.chain.from_iterable(of_sentences)]
         labels = iter(label_numbers(examples, self.labels))
         batch = {
@@ -382,13 +383,15 @@ class TaggingEncoding(RowEncoding[Sentence]):
         counts = np.array([len(found) for found in of_sentences], int)
         return Encoded(batch, counts, num_cut)
 
-    def _rows(self, sentence: Sentence) -> Iterator[list[list[int]]]:
+    def _rows(
+        self, sentence: Sentence, tokenizer: FullTokenizer
+    ) -> Iterator[list[list[int]]]:
         """Yields the token ids of each word of each row of a sentence.
 
         With room for 3 tokens, words of 2, 2 and 1 tokens give the rows
         [first] and [second, third]. Without words there is no row.
         """
-        tokenizer, room = self.tokenizer, self.max_seq_length - 2
+        room = self.max_seq_length - 2
         if room < 1:
             raise wrong_value(
                 "`max_seq_length`",

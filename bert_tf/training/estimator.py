@@ -81,7 +81,7 @@ class Estimator:
       task: The task, a `bert_tf.tasks.task.Task`.
       strategy: The devices.
       config: The options of the training.
-      output_dir: The folder of the checkpoints.
+      output_dir: The folder of the checkpoints; None to predict only.
       init_checkpoint: The initial weights, if `output_dir` has no checkpoint.
       open_checkpoint: Opens `init_checkpoint`.
 
@@ -106,7 +106,7 @@ class Estimator:
         task: Any,
         strategy: tf.distribute.Strategy,
         config: TrainingConfig,
-        output_dir: str,
+        output_dir: str | None,
         init_checkpoint: str | None = None,
         open_checkpoint: Callable[[str], Weights] = checkpoints.open_checkpoint,
     ):
@@ -117,9 +117,6 @@ class Estimator:
         self.examples_seen = 0
         self.random_variables: tuple[str, ...] = ()
         self.train_seconds = 0.0
-        self._manager = checkpoints.CheckpointManager(
-            output_dir, config.keep_checkpoint_max
-        )
         self._jit = should_compile(strategy, config.jit_compile)
         keras.utils.set_random_seed(config.random_seed)
         with strategy.scope():
@@ -127,7 +124,12 @@ class Estimator:
         self._find_variables()
         self._optimizer: Any = None
         self._loss_scale: keras.Variable | None = None
-        self._own_checkpoint = self._manager.latest()
+        self._manager = self._own_checkpoint = None
+        if output_dir is not None:
+            self._manager = checkpoints.CheckpointManager(
+                output_dir, config.keep_checkpoint_max
+            )
+            self._own_checkpoint = self._manager.latest()
         self._saved_step = 0
         self.weights_from = self._own_checkpoint
         self._initialize(init_checkpoint, open_checkpoint)
