@@ -36,7 +36,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 from absl import logging
 from tensorflow.core.protobuf import fingerprint_pb2, saved_model_pb2
@@ -347,8 +346,7 @@ def export(
             os.mkdir(folder)
         signatures = save(served, folder, export_dir, num_parts)
         card = model_card(served, folder, name, metrics, source)
-        answers = _answers(folder, served, signatures)
-        text = readme(card, signatures, served.example, answers)
+        text = readme(name, served.kind, signatures, served.example)
         with _writing(export_dir):
             extra = os.path.join(folder, EXTRA)
             os.mkdir(extra)
@@ -423,24 +421,6 @@ def _of_one_shape(answer: Method) -> Method:
         return answer({k: tf.reshape(v, shape) for k, v in features.items()})
 
     return reshaped
-
-
-def _answers(
-    folder: str, served: Served, signatures: Mapping[str, Signature]
-) -> dict[str, dict[str, np.ndarray]]:
-    """Runs the exported model on the example; outputs are in order."""
-    loaded = tf.saved_model.load(folder)
-    asked = {
-        name: tf.constant(served.example[name], spec.dtype)
-        for name, spec in served.inputs.items()
-    }
-    answers = {}
-    for name in ("serving_default", "tokenize"):
-        answer = loaded.signatures[name](**asked)
-        answers[name] = {
-            key: answer[key].numpy() for key in signatures[name].outputs
-        }
-    return answers
 
 
 def _exists_already(path: str) -> InputError:
