@@ -72,11 +72,12 @@ class LineTable(tf.saved_model.experimental.TrackableResource):
 
     def lookup(self, numbers: tf.Tensor) -> tf.Tensor:
         """Returns the lines of integers of any shape, "" for unknown ones."""
-        return tf.raw_ops.LookupTableFindV2(
-            table_handle=self.resource_handle,
-            keys=tf.cast(numbers, tf.int64),
-            default_value="",
+        numbers = tf.cast(numbers, tf.int64)
+        lines = tf.raw_ops.LookupTableFindV2(
+            table_handle=self.resource_handle, keys=numbers, default_value=""
         )
+        lines.set_shape(numbers.shape)
+        return lines
 
 
 class Names(tf.Module):
