@@ -20,6 +20,7 @@ from bert_tf.errors import InputError
 from bert_tf.jobs import convert_saved_model
 from bert_tf.jobs.convert_saved_model import ConvertSavedModelConfig
 from bert_tf.serving import runtimes
+from bert_tf.serving.exported import open_export
 from tests.serving import small_exports
 from tests.serving.small_served import ENCODING, NASTY, VOCAB, text_of
 
@@ -94,11 +95,10 @@ def check(folder, printed, pairs, monkeypatch):
     scope = {}
     exec(program, scope)
     found = scope["answer"]["probabilities"]
-    [shown] = re.findall(r"^probabilities = (.*)$", readme, re.MULTILINE)
-    np.testing.assert_allclose(found, json.loads(shown), atol=1e-5)
-    [texts] = re.findall(r"^for `(.*)`\.", readme, re.MULTILINE)
-    texts = {key: tf.constant([x]) for key, x in json.loads(texts).items()}
-    ask = tf.saved_model.load(str(path)).signatures["serving_default"]
+    # It asks for the first text of the warm-up requests.
+    exported = open_export(str(path))
+    texts = {k: tf.constant(v) for k, v in exported.example().items()}
+    ask = exported.model.signatures["serving_default"]
     expected = ask(**texts)["probabilities"]
     np.testing.assert_allclose(found, expected, atol=1e-5)
 

@@ -9,7 +9,6 @@ import dataclasses
 import json
 import os
 import re
-import shlex
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -337,19 +336,6 @@ _FLAX = ".msgpack"
 # Preferred names; other files may hold optimizers or settings.
 _PREFERRED = ("pytorch_model", "tf_model", "flax_model", "")
 
-# Paths are passed as arguments: a path inside the code could end its string
-# and be executed. torch.load with weights_only runs no code of the file.
-_FROM_PICKLE = (
-    "import sys, torch, safetensors.torch as s; w = torch.load(sys.argv[1], "
-    "weights_only=True); s.save_file({k: v.clone() for k, v in w.items()}, "
-    "sys.argv[2], {'format': 'pt'})"
-)
-_FROM_OTHER = (
-    "import sys, transformers as t; f = sys.argv[1]; "
-    "c = t.AutoConfig.from_pretrained(f); getattr(t, c.architectures[0])"
-    ".from_pretrained(f, %s=True).save_pretrained(f)"
-)
-
 
 def find_unsupported(names: Iterable[str]) -> str | None:
     """Returns the most likely weight file in an unsupported format, or None."""
@@ -365,16 +351,14 @@ def find_unsupported(names: Iterable[str]) -> str | None:
 
 
 def unsupported_format(path: str, repository: str | None = None) -> InputError:
-    """Returns the error for such a file: the reason and how to convert it.
+    """Returns the error for such a file: the reason and what to do.
 
     Args:
-      path: The file, or its path after the download.
-      repository: The Hub repository to download it from, if it is not local.
+      path: The file.
+      repository: The Hub repository that has it, if it is not local.
     """
     folder, name = os.path.split(path)
-    folder = folder or "."
-    arguments = [folder]
-    if path.endswith(_PICKLES):
+    if name.endswith(_PICKLES):
         if files.exists(path) and not _begins_as_pickle(path):
             return in_file(
                 path,
@@ -384,29 +368,20 @@ def unsupported_format(path: str, repository: str | None = None) -> InputError:
                 "with tf.train.Saver.",
             )
         reason = "is a pickle, and opening one runs code of its author"
-        packages, code = "torch and safetensors", _FROM_PICKLE
-        arguments = [path, os.path.join(folder, "model.safetensors")]
-    elif path.endswith(_TENSORFLOW):
-        if not name.startswith("tf_model"):
-            return in_file(
-                path,
-                "this HDF5 file is from an unknown program. Load it with that "
-                "program and save a .keras file or safetensors.",
-            )
-        reason = "is the TensorFlow format of transformers 4"
-        packages = "'transformers<5', torch and tf-keras"
-        code = _FROM_OTHER % "from_tf"
-    else:
+    elif not name.endswith(_TENSORFLOW):
         reason = "is the Flax format of transformers 4"
-        packages = "'transformers<5', torch and flax"
-        code = _FROM_OTHER % "from_flax"
-    command = f'python -c "{code}" {shlex.join(arguments)}'
-    if repository:
-        download = ["hf", "download", repository, "--local-dir", folder]
-        command = f"{shlex.join(download)} && {command}"
+    elif name.startswith("tf_model"):
+        reason = "is the TensorFlow format of transformers 4"
+    else:
+        return in_file(
+            path,
+            "this HDF5 file is from an unknown program. Load it with that "
+            "program and save a .keras file or safetensors.",
+        )
     return InputError(
-        f"{repository or folder} has no model.safetensors; {name} {reason}. "
-        f"Convert it in an environment with {packages}: {command}"
+        f"{repository or folder or '.'} has no model.safetensors; {name} "
+        f"{reason}. Write the model again with save_pretrained of "
+        "transformers: see Formats that are not read in docs/checkpoints.md."
     )
 
 

@@ -15,7 +15,6 @@ import hashlib
 import json
 import os
 import pathlib
-import posixpath
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -86,9 +85,7 @@ def download(reference: str) -> str:
     if names is not None and not names & {WHOLE, INDEX}:
         other = find_unsupported(names)
         if other:
-            raise unsupported_format(
-                f"{posixpath.basename(name)}/{other}", name
-            )
+            raise unsupported_format(other, name)
         raise InputError(
             f"{name} has no {WHOLE}; none of its {len(names)} files is one."
         )

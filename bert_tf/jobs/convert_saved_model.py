@@ -66,28 +66,22 @@ def _convert(
     batches = runtimes.random_features(exported)
     measure = functools.partial(runtimes.measure, batches=batches, score=score)
     load = runtimes.RUNTIMES[config.format].load
-    example = exported.features(exported.example())
     logging.info("Running %s", exported.path)
     expected = measure(exported.answer_tokens)
     scores = functools.partial(_scores, exported, expected)
     rows = [ComparisonRow(SAVED_MODEL, exported.size, None, scores(expected))]
-    answers = []
     for name, content in _models(config, exported):
         logging.info("Running %s, %.1f MB", name, len(content) / 1e6)
-        answer = load(content)
-        found = measure(answer)
+        found = measure(load(content))
         off = _checked(config, name, expected, found)
         rows.append(ComparisonRow(name, len(content), off, scores(found)))
-        answers.append(answer(example))
         _write(folder, name, content)
     for name, path in exported.assets.items():
         with files.open_read(path) as file:
             _write(folder, name, file.read())
     table = runtimes.table(rows)
     names = [row.name for row in rows[1:]]
-    text = runtime_readme(
-        exported, config.format, names, table, example, answers[0]
-    )
+    text = runtime_readme(exported, config.format, names, table)
     _write(folder, README, text.encode())
     return table
 

@@ -19,10 +19,8 @@ folder without it.
 """
 
 import contextlib
-import copy
 import errno
 import functools
-import hashlib
 import logging as standard_logging
 import numbers
 import os
@@ -31,16 +29,12 @@ import re
 import socket
 import tempfile
 import time
-import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import keras
-import numpy as np
 import tensorflow as tf
 from absl import logging
-from tensorflow.core.protobuf import fingerprint_pb2, saved_model_pb2
-from tensorflow.python.saved_model import fingerprinting_utils
 
 from bert_tf import files
 from bert_tf.config import positive_integer
@@ -161,131 +155,6 @@ def _layers_to_split(model: keras.Model, num_parts: int) -> Iterator[Dense]:
             yield from layers
 
 
-# Equal models give equal files.
-
-_COUNTER = re.compile(r"_\d+$")
-# Unused arguments of a loop's condition: while_cond_4493___...
-_UNUSED = re.compile(r"_\d+(?=___redundant_placeholder\d+$)")
-_TABLE = re.compile(r"hash_table_(?P<path>.+)(?P<columns>_-?\d+_-?\d+)")
-
-
-def make_reproducible(folder: str) -> None:
-    """Removes process-dependent names from a SavedModel on the local disk."""
-    path = pathlib.Path(folder, MODEL_FILE)
-    model = saved_model_pb2.SavedModel.FromString(path.read_bytes())
-    [meta_graph] = model.meta_graphs
-    _rename_functions(meta_graph)
-    for function in meta_graph.graph_def.library.function:
-        _remove_counters(function)
-    for node in nodes_of(meta_graph.graph_def):
-        if node.op == "HashTableV2":
-            _rename_table(node, os.path.join(folder, "assets"))
-    path.write_bytes(model.SerializeToString(deterministic=True))
-    _write_fingerprint(folder)
-
-
-def _rename_functions(meta_graph: Any) -> None:
-    """Numbers and sorts functions in the order of their use."""
-    library = meta_graph.graph_def.library
-    objects = meta_graph.object_graph_def
-    names = _numbered(meta_graph)
-    for node in nodes_of(meta_graph.graph_def):
-        for called in _called(node):
-            called.name = names.get(called.name, called.name)
-    for function in library.function:
-        function.signature.name = names[function.signature.name]
-    for node in objects.nodes:
-        if node.HasField("function"):
-            called = node.function.concrete_functions
-            called[:] = [names[name] for name in called]
-        elif node.HasField("bare_concrete_function"):
-            one = node.bare_concrete_function
-            one.concrete_function_name = names[one.concrete_function_name]
-    # A new name may be another function's old one.
-    old = copy.deepcopy(objects)
-    objects.concrete_functions.clear()
-    for name, function in old.concrete_functions.items():
-        objects.concrete_functions[names[name]].CopyFrom(function)
-    order = {name: number for number, name in enumerate(names.values())}
-    library.function.sort(key=lambda function: order[function.signature.name])
-
-
-def _numbered(meta_graph: Any) -> dict[str, str]:
-    """Returns function names -> new names, in the order of their use."""
-    library = meta_graph.graph_def.library
-    functions = {f.signature.name: f for f in library.function}
-    names: dict[str, str] = {}
-
-    def number(used: Iterable[str]) -> None:
-        for name in used:
-            if name in functions and name not in names:
-                names[name] = f"{_COUNTER.sub('', name)}_{len(names)}"
-                number(_called_names(functions[name].node_def))
-
-    number(_called_names(meta_graph.graph_def.node))
-    for node in meta_graph.object_graph_def.nodes:
-        number(node.function.concrete_functions)
-        number([node.bare_concrete_function.concrete_function_name])
-    # Unused functions keep the order in which they were traced.
-    number(sorted(functions, key=lambda name: (len(name), name)))
-    return names
-
-
-def nodes_of(graph: Any) -> Iterator[Any]:
-    """Yields the nodes of a graph and of its functions."""
-    yield from graph.node
-    for function in graph.library.function:
-        yield from function.node_def
-
-
-def _called(node: Any) -> Iterator[Any]:
-    """Yields the function references of a node, as messages with a `name`."""
-    for _, value in sorted(node.attr.items()):
-        if value.HasField("func"):
-            yield value.func
-        elif value.HasField("list"):
-            yield from value.list.func
-
-
-def _called_names(nodes: Iterable[Any]) -> list[str]:
-    return [called.name for node in nodes for called in _called(node)]
-
-
-def _remove_counters(function: Any) -> None:
-    """Removes numbers of the process from a function's arguments."""
-    for argument in function.signature.input_arg:
-        argument.name = _UNUSED.sub("", argument.name)
-    for arguments in function.arg_attr.values():
-        given = arguments.attr.get("_user_specified_name")
-        if given is not None and given.s.isdigit():
-            del arguments.attr["_user_specified_name"]
-
-
-def _rename_table(node: Any, assets: str) -> None:
-    """Names a table by the content of its file, not by its path.
-
-    Tables of one name share their content where two models share a session.
-    """
-    name = node.attr["shared_name"].s.decode()
-    if match := _TABLE.fullmatch(name):
-        file = os.path.basename(match["path"])
-        with open(os.path.join(assets, file), "rb") as content:
-            digest = hashlib.file_digest(content, "sha256").hexdigest()
-        name = f"hash_table_{digest[:16]}_{file}{match['columns']}"
-        node.attr["shared_name"].s = name.encode()
-
-
-def _write_fingerprint(folder: str) -> None:
-    """Writes TensorFlow's fingerprint, its UUID made from the rest of it."""
-    fingerprinting_utils.write_fingerprint(folder)
-    path = pathlib.Path(folder, "fingerprint.pb")
-    fingerprint = fingerprint_pb2.FingerprintDef.FromString(path.read_bytes())
-    fingerprint.ClearField("uuid")
-    digest = hashlib.sha256(fingerprint.SerializeToString(deterministic=True))
-    fingerprint.uuid = str(uuid.UUID(bytes=digest.digest()[:16], version=4))
-    path.write_bytes(fingerprint.SerializeToString(deterministic=True))
-
-
 # The export.
 
 EXTRA = "assets.extra"
@@ -347,8 +216,7 @@ def export(
             os.mkdir(folder)
         signatures = save(served, folder, export_dir, num_parts)
         card = model_card(served, folder, name, metrics, source)
-        answers = _answers(folder, served, signatures)
-        text = readme(card, signatures, served.example, answers)
+        text = readme(name, served.kind, signatures, served.example)
         with _writing(export_dir):
             extra = os.path.join(folder, EXTRA)
             os.mkdir(extra)
@@ -396,7 +264,6 @@ def save(
     silence = at_least(logging.WARNING, tf.get_logger().name)
     with _writing(place), silence:
         tf.saved_model.save(root, folder, signatures=functions)
-        make_reproducible(folder)
     return {
         name: Signature(specs, functions[name].structured_outputs)
         for name, (specs, _) in methods.items()
@@ -423,24 +290,6 @@ def _of_one_shape(answer: Method) -> Method:
         return answer({k: tf.reshape(v, shape) for k, v in features.items()})
 
     return reshaped
-
-
-def _answers(
-    folder: str, served: Served, signatures: Mapping[str, Signature]
-) -> dict[str, dict[str, np.ndarray]]:
-    """Runs the exported model on the example; outputs are in order."""
-    loaded = tf.saved_model.load(folder)
-    asked = {
-        name: tf.constant(served.example[name], spec.dtype)
-        for name, spec in served.inputs.items()
-    }
-    answers = {}
-    for name in ("serving_default", "tokenize"):
-        answer = loaded.signatures[name](**asked)
-        answers[name] = {
-            key: answer[key].numpy() for key in signatures[name].outputs
-        }
-    return answers
 
 
 def _exists_already(path: str) -> InputError:

@@ -1,5 +1,6 @@
 """Exports, opened again from their signatures, assets and model card."""
 
+import itertools
 import os
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -11,7 +12,7 @@ from google.protobuf.message import DecodeError
 from bert_tf import files
 from bert_tf.errors import in_file, shortened
 from bert_tf.packages import tensorflow_required
-from bert_tf.serving.export import EXTRA, MODEL_FILE, nodes_of
+from bert_tf.serving.export import EXTRA, MODEL_FILE
 from bert_tf.serving.readme import CHECKED, MODEL_CARD, WARM_UP
 
 Arrays = dict[str, np.ndarray]
@@ -107,7 +108,10 @@ class Exported:
     @property
     def ops(self) -> set[str]:
         """The operations of the signature `tokens`."""
-        return {node.op for node in nodes_of(self._tokens.graph.as_graph_def())}
+        graph = self._tokens.graph.as_graph_def()
+        bodies = (function.node_def for function in graph.library.function)
+        nodes = itertools.chain(graph.node, *bodies)
+        return {node.op for node in nodes}
 
     @property
     def num_segments(self) -> int:

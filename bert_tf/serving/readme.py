@@ -1,9 +1,6 @@
 """The files of an export for people and servers.
 
-The README, whose commands work as written; the model card; warm-up requests and
-batching parameters. Requests and answers are in the format of TensorFlow
-Serving's REST interface: by rows (`instances` and `predictions`) or by columns
-(`inputs` and `outputs`). In both, a single input or output has no name.
+The README, the model card, warm-up requests and batching parameters.
 """
 
 import dataclasses
@@ -12,12 +9,10 @@ import json
 import math
 import os
 import re
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import keras
-import numpy as np
 import tensorflow as tf
 
 from bert_tf import files
@@ -190,94 +185,37 @@ README = "README.md"
 # The first server with the op of the tokenizer.
 OLDEST_SERVER = "2.12"
 
-# Longer lists, for example embeddings, are shown with their first values.
-_MOST_VALUES, _SHOWN_VALUES = 16, 4
-_CUT = "\0 and so on"
-
 # Filled in by str.format.
 _TEMPLATE = """\
 # {name}: {kind}
 
-A SavedModel that takes raw text, made by bert_tf. Run the commands in this
-version's folder, which contains `saved_model.pb`.
+A SavedModel that takes raw text, made by bert_tf. Its source, scores, labels
+and checksums are in `{card}`, beside this page.
 
-## Start a server
+Start TensorFlow Serving {oldest} or newer in this version's folder, which
+contains `saved_model.pb`. It serves the highest version and loads new ones:
 
-The official image, {oldest} or newer. It serves the highest version and loads
-new ones. To use another name than `{name}`, change it in the mounted folder,
-`MODEL_NAME` and the URLs.
-
-```
-{docker}
-  {image}
+```sh
+docker run --rm -p 8500:8500 -p 8501:8501 \\
+  -v "$(dirname "$PWD")":/models/{name}:ro \\
+  -e MODEL_NAME={name} tensorflow/serving
 ```
 
-To combine requests of several users into batches of at most {batch_size} texts:
+Send it a request:
 
-```
-{docker}
-  -v "$PWD/assets.extra/{batching}":/{batching}:ro \\
-  {image} \\
-  --enable_batching --batching_parameters_file=/{batching}
+```sh
+curl -d '{request}' \\
+  http://localhost:8501/v1/models/{name}:predict
 ```
 
-The server does not pad then: it refuses a batch of requests whose inputs have
-different shapes. Texts have the same shape; pad inputs of `tokens` to
-`max_seq_length`. Answers are padded to the longest of the batch; outputs called
-`num_...` give the length of yours.
+The answer is `{{"predictions": [...]}}`: for each row an object of the outputs
+of `serving_default`, or the value of a single output. For another signature,
+add `"signature_name"` to the request. In shapes, the first None is the number
+of rows, another None the longest row of the request.
 
-The requests in `assets.extra/{warm_up}` are run before a version is
-served.
-
-On two CPU cores, one text at a time takes the least time with an export of
-`--export_parts=2` and the server's `--tensorflow_intra_op_parallelism=1
---tensorflow_inter_op_parallelism=2`; without these flags parts gain nothing.
-On x86 CPUs without AVX-512, `-e TF_ENABLE_ONEDNN_OPTS=1` makes batches faster.
-
-## Query it
-
-By rows:
-
-{rows}
-
-By columns:
-
-{columns}
-
-Its tokens and ids:
-
-{tokens}
-
-These answers were computed with this export; the last digits depend on the
-machine. Long lists are shortened here. Send text that is not UTF-8 as
-`{{"b64": "..."}}`; invalid bytes are dropped.
-
-## Without a server
-
-```
-import tensorflow as tf
-import tensorflow_text  # Registers the op of the tokenizer.
-
-model = tf.saved_model.load(".")
-model.signatures["serving_default"]({arguments})
-# By their names in a TF1 checkpoint. Kernels and biases in parts are called
-# `kernel/part_0`, `kernel/part_1` and so on.
-model.weights
-```
-
-## Signatures
-
-B is the number of texts, "?" the length of the longest.
-
-| signature_name | inputs | outputs |
+| signature | inputs | outputs |
 |---|---|---|
 {signatures}
-
-## Model card
-
-| what | value |
-|---|---|
-{card}
 """
 
 
@@ -289,124 +227,41 @@ class Signature(NamedTuple):
 
 
 def readme(
-    card: Mapping[str, Any],
+    name: str,
+    kind: str,
     signatures: Mapping[str, Signature],
     example: Mapping[str, list],
-    answers: Mapping[str, Mapping[str, np.ndarray]],
 ) -> str:
     """Returns the README of an export, in Markdown.
 
     Args:
-      card: See `model_card`.
+      name: The model's name on the server.
+      kind: The kind of model.
       signatures: All signatures by name.
-      example: Rows of the inputs of `serving_default` and `tokenize`.
-      answers: The outputs of these two for the example.
+      example: Rows of the inputs of `serving_default`.
     """
-    name, answer = card["name"], answers["serving_default"]
-    by_rows = {"instances": _rows_of(example)}
-    tokens = {"signature_name": "tokenize", **by_rows}
+    row = {column: values[0] for column, values in example.items()}
+    [*values] = row.values()
+    # A single input has no name.
+    instance = row if len(row) > 1 else values[0]
+    request = json.dumps({"instances": [instance]}, ensure_ascii=False)
     return _TEMPLATE.format(
         name=name,
-        kind=card["kind"],
+        kind=kind,
+        card=MODEL_CARD,
         oldest=OLDEST_SERVER,
-        docker="docker run --rm -p 8500:8500 -p 8501:8501 \\\n"
-        f'  -v "$(dirname "$PWD")":/models/{name}:ro \\',
-        image=f"-e MODEL_NAME={name} tensorflow/serving",
-        batching=BATCHING,
-        batch_size=MAX_BATCH_SIZE,
-        warm_up=WARM_UP,
-        rows=_exchange(name, by_rows, row_answer(answer)),
-        columns=_exchange(name, {"inputs": example}, column_answer(answer)),
-        tokens=_exchange(name, tokens, row_answer(answers["tokenize"])),
-        arguments=", ".join(
-            f"{name}=tf.constant({values!r})"
-            for name, values in example.items()
-        ),
+        # In JSON, and safe between a shell's single quotes.
+        request=request.replace("'", r"\u0027"),
         signatures="\n".join(
             f"| `{name}` | {specs_of(inputs)} | {specs_of(outputs)} |"
             for name, (inputs, outputs) in signatures.items()
         ),
-        card="\n".join(_card_rows(card)),
     )
-
-
-def _exchange(name: str, request: Mapping[str, Any], answer: str) -> str:
-    body = shlex.quote(json.dumps(request, ensure_ascii=False))
-    url = f"http://localhost:8501/v1/models/{name}:predict"
-    return f"```\ncurl -d {body} \\\n  {url}\n```\n\n```\n{answer}\n```"
-
-
-def _rows_of(columns: Mapping[str, Sequence]) -> list:
-    """Returns `instances`: dicts of all inputs, or values of a single one."""
-    if len(columns) == 1:
-        [values] = columns.values()
-        return list(values)
-    rows = zip(*columns.values(), strict=True)
-    return [dict(zip(columns, row, strict=True)) for row in rows]
-
-
-def row_answer(outputs: Mapping[str, np.ndarray]) -> str:
-    """Returns the answer to `instances`, a line for each, lists shortened."""
-    rows = _rows_of({n: _shortened(values) for n, values in outputs.items()})
-    lines = ",\n  ".join(map(in_json, rows))
-    return f'{{"predictions": [\n  {lines}\n]}}'
-
-
-def column_answer(outputs: Mapping[str, np.ndarray]) -> str:
-    """Returns the answer to `inputs`, a line for each output."""
-    if len(outputs) == 1:
-        [values] = outputs.values()
-        return f'{{"outputs": {in_json(values)}}}'
-    lines = ",\n  ".join(
-        f'"{name}": {in_json(values)}' for name, values in outputs.items()
-    )
-    return f'{{"outputs": {{\n  {lines}\n}}}}'
-
-
-def in_json(values: Any) -> str:
-    """Returns values as JSON in one line, lists shortened."""
-    text = json.dumps(_shortened(values), ensure_ascii=False)
-    return text.replace(json.dumps(_CUT), "...")
-
-
-def _shortened(values: Any) -> Any:
-    """Converts arrays to lists, cuts long ones, rounds floats to 6 digits."""
-    if isinstance(values, np.ndarray):
-        values = values.tolist()
-    if isinstance(values, list):
-        if len(values) > _MOST_VALUES:
-            return [*map(_shortened, values[:_SHOWN_VALUES]), _CUT]
-        return [_shortened(value) for value in values]
-    if isinstance(values, bytes):
-        return values.decode("utf-8", errors="replace")
-    return float(f"{values:.6g}") if isinstance(values, float) else values
 
 
 def specs_of(specs: Mapping[str, tf.TensorSpec]) -> str:
     """Returns names, types and shapes, for a table cell."""
-    cells = []
-    for name, spec in specs.items():
-        shape = "[B, ...]"
-        if spec.shape.rank is not None:
-            sizes = ["?" if size is None else str(size) for size in spec.shape]
-            shape = f"[{', '.join(['B', *sizes[1:]])}]"
-        cells.append(f"`{name}` {spec.dtype.name} {shape}")
-    return "<br>".join(cells)
-
-
-def _card_rows(card: Mapping[str, Any]) -> Iterator[str]:
-    for key, value in card.items():
-        if isinstance(value, Mapping):
-            for k, v in value.items():
-                yield f"| {key}: {k} | {_cell(v)} |"
-        else:
-            yield f"| {key} | {_cell(value)} |"
-
-
-def _cell(value: Any) -> str:
-    """Returns a value as a table cell: one line, with escaped borders."""
-    if isinstance(value, list | tuple):
-        value = ", ".join(map(str, value))
-    if value is None or value == "":
-        return "-"
-    return " ".join(str(value).split()).replace("|", r"\|")
+    return "<br>".join(
+        f"`{name}` {spec.dtype.name} {spec.shape}"
+        for name, spec in specs.items()
+    )

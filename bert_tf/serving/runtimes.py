@@ -7,12 +7,10 @@ large, so they are imported where they are used.
 
 import dataclasses
 import functools
-import json
 import math
 import os
 import pathlib
 import tempfile
-import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -483,7 +481,7 @@ def _cells(row: ComparisonRow, first: ComparisonRow) -> list[str]:
 
 # The README of a converted model.
 
-_SNIPPETS = {
+_PROGRAMS = {
     "onnx": """\
 import numpy as np
 import onnxruntime
@@ -504,14 +502,47 @@ answer = model(**features)""",
 }
 _INSTALL = {"onnx": "onnxruntime", "litert": "ai-edge-litert"}
 
+# Filled in by str.format.
+_TEMPLATE = """\
+# {name}: {kind}, for {title}
+
+Made from an export of bert_tf by `convert_saved_model.py`. Checkpoint:
+{source}. Weights of the export, sha256: `{sha256}`.
+
+{table}
+
+After `pip install {package} numpy`, run this program here:
+
+```python
+{program}
+```
+
+| inputs | outputs |
+|---|---|
+| {inputs} | {outputs} |
+
+The first None is the number of rows, at least 1, another None the longest row.
+If there is a `labels.txt`, classes and tags are numbered by its lines, from 0.
+
+The input is `[CLS] text [SEP]`, or `[CLS] first [SEP] second [SEP]`. Ids are
+lines of `vocab.txt`, from 0; `input_mask` is 1 for tokens and 0 for padding;
+`segment_ids` are 1 in the second text. No row was longer than {max_seq_length}
+in training; a row longer than the model's positions is an error. The export's
+signature `tokenize` computes all three. Ids without TensorFlow:
+
+```python
+from bert_tf import FullTokenizer
+
+tokenizer = FullTokenizer(
+    "vocab.txt", do_lower_case={do_lower_case}, strip_accents={strip_accents}
+)
+ids = tokenizer.encode("...")
+```
+"""
+
 
 def runtime_readme(
-    exported: Exported,
-    name: str,
-    files: Sequence[str],
-    table: str,
-    features: Mapping[str, np.ndarray],
-    answer: Arrays,
+    exported: Exported, name: str, files: Sequence[str], table: str
 ) -> str:
     """Returns the README of converted models, in Markdown.
 
@@ -520,38 +551,26 @@ def runtime_readme(
       name: The runtime, a key of `RUNTIMES`.
       files: The names of the models, the float32 one first.
       table: The models' sizes, differences and scores; see `table`.
-      features: The features of `Exported.example`.
-      answer: The outputs of the first model for them.
     """
     card = exported.card
-    snippet = _SNIPPETS[name].format(
-        file=files[0], features=_in_python(features)
+    features = exported.features(exported.example())
+    return _TEMPLATE.format(
+        name=card["name"],
+        kind=card["kind"],
+        title=RUNTIMES[name].title,
+        source=card["source"] or "unknown",
+        sha256=card["weights"]["sha256"],
+        table=table,
+        package=_INSTALL[name],
+        program=_PROGRAMS[name].format(
+            file=files[0], features=_in_python(features)
+        ),
+        inputs=readme.specs_of(exported.token_inputs),
+        outputs=readme.specs_of(exported.numbers),
+        max_seq_length=card["encoding"]["max_seq_length"],
+        do_lower_case=card["encoding"]["do_lower_case"],
+        strip_accents=card["encoding"]["strip_accents"],
     )
-    answers = "\n".join(
-        f"{key} = {readme.in_json(values)}" for key, values in answer.items()
-    )
-    takes = readme.specs_of(exported.token_inputs)
-    gives = readme.specs_of(exported.numbers)
-    parts = [
-        f"# {card['name']}: {card['kind']}, for {RUNTIMES[name].title}",
-        "Made from an export of bert_tf by `convert_saved_model.py`.",
-        table,
-        "## Run it",
-        f"```\npip install {_INSTALL[name]} numpy\n```",
-        f"```python\n{snippet}\n```",
-        f"returns\n\n```\n{answers}\n```\n\nfor `{_texts(exported)}`. The last "
-        "digits depend on the machine.",
-        "## Inputs and outputs",
-        'B is the number of rows, at least 1, and "?" the longest length.',
-        f"| inputs | outputs |\n|---|---|\n| {takes} | {gives} |",
-        _meaning(exported),
-        "## From text to ids",
-        _encoding(exported),
-        "## Source",
-        f"Checkpoint: {card['source'] or 'unknown'}. Weights of the export, "
-        f"sha256: `{card['weights']['sha256']}`.",
-    ]
-    return "\n\n".join(part for part in parts if part) + "\n"
 
 
 def _in_python(features: Mapping[str, np.ndarray]) -> str:
@@ -561,42 +580,3 @@ def _in_python(features: Mapping[str, np.ndarray]) -> str:
         for name, values in features.items()
     ]
     return "\n".join(["{", *lines, "}"])
-
-
-def _texts(exported: Exported) -> str:
-    texts = {
-        name: np.char.decode(values.astype(bytes), "utf-8").tolist()[0]
-        for name, values in exported.example().items()
-    }
-    return json.dumps(texts, ensure_ascii=False)
-
-
-def _meaning(exported: Exported) -> str:
-    if "labels.txt" not in exported.assets:
-        return ""
-    what = "`tag_ids` are" if "tag_ids" in exported.numbers else "Columns are"
-    return f"{what} the lines of `labels.txt`, from 0."
-
-
-def _encoding(exported: Exported) -> str:
-    encoding = exported.card["encoding"]
-    casing = ", ".join(
-        f"{name}={encoding[name]}"
-        for name in ("do_lower_case", "strip_accents")
-    )
-    text = f"""\
-The input is `[CLS] text [SEP]`, or `[CLS] first [SEP] second [SEP]`. Ids are
-lines of `vocab.txt`, from 0; `input_mask` is 1 for tokens and 0 for padding;
-`segment_ids` are 1 in the second text. No row was longer than
-{encoding["max_seq_length"]} in training; a row longer than the model's
-positions is an error. The export's signature `tokenize` computes all three.
-Ids without TensorFlow:"""
-    return f"""\
-{textwrap.fill(text, 80, break_on_hyphens=False)}
-
-```python
-from bert_tf import FullTokenizer
-
-tokenizer = FullTokenizer("vocab.txt", {casing})
-ids = tokenizer.encode("...")
-```"""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 import keras
 import tensorflow as tf
 
+from bert_tf import files
 from bert_tf.errors import (
     InputError,
     in_file,
@@ -44,6 +45,42 @@ _BLANK = " "
 FEATURES = ("input_ids", "input_mask", "segment_ids")
 
 
+class LineTable(tf.saved_model.experimental.TrackableResource):
+    """A table of the lines of a file by number.
+
+    Tables of `tf.lookup` are named by the path of their file, which would be in
+    the export.
+    """
+
+    def __init__(self, file: tf.saved_model.Asset, name: str):
+        super().__init__()
+        self._file = file
+        self._name = name
+        self._initialize()
+
+    def _create_resource(self) -> tf.Tensor:
+        return tf.raw_ops.HashTableV2(
+            key_dtype=tf.int64, value_dtype=tf.string, shared_name=self._name
+        )
+
+    def _initialize(self) -> None:
+        tf.raw_ops.InitializeTableFromTextFileV2(
+            table_handle=self.resource_handle,
+            filename=self._file.asset_path,
+            key_index=tf.lookup.TextFileIndex.LINE_NUMBER,
+            value_index=tf.lookup.TextFileIndex.WHOLE_LINE,
+        )
+
+    def lookup(self, numbers: tf.Tensor) -> tf.Tensor:
+        """Returns the lines of integers of any shape, "" for unknown ones."""
+        numbers = tf.cast(numbers, tf.int64)
+        lines = tf.raw_ops.LookupTableFindV2(
+            table_handle=self.resource_handle, keys=numbers, default_value=""
+        )
+        lines.set_shape(numbers.shape)
+        return lines
+
+
 class Names(tf.Module):
     """Names by number, which a SavedModel stores as a text file.
 
@@ -64,20 +101,15 @@ class Names(tf.Module):
         lines = "".join(f"{name or _BLANK}\n" for name in names)
         # Half of a surrogate pair, which JSON can contain, becomes "?".
         path.write_bytes(lines.encode("utf-8", errors="replace"))
-        self._table = tf.lookup.StaticHashTable(
-            tf.lookup.TextFileInitializer(
-                str(path),
-                tf.int64,
-                tf.lookup.TextFileIndex.LINE_NUMBER,
-                tf.string,
-                tf.lookup.TextFileIndex.WHOLE_LINE,
-            ),
-            default_value="",
-        )
+        # A SavedModel has the assets of modules, but not those of resources.
+        self._file = tf.saved_model.Asset(str(path))
+        # Where two models share a session, so do tables of one name.
+        digest = files.checksum(str(path))[:16]
+        self._table = LineTable(self._file, f"{path.stem}_{digest}")
 
     def __call__(self, numbers: tf.Tensor) -> tf.Tensor:
         """Returns the names of integers of any shape, "" for unknown ones."""
-        names = self._table.lookup(tf.cast(numbers, tf.int64))
+        names = self._table.lookup(numbers)
         return (
             tf.where(names == _BLANK, "", names) if self._has_blank else names
         )

@@ -25,8 +25,8 @@ from bert_tf.tasks.questions import (
     SpanEncoding,
 )
 
-# Texts are compared for this many spans for each wanted answer at first.
-_SPANS_PER_TEXT = 4
+# For each of the n best answers, the texts of so many spans are compared.
+_SPANS_PER_ANSWER = 16
 
 _NEVER = -float("inf")
 
@@ -225,41 +225,6 @@ def _best_tokens(
     return tf.where(is_context, start + number, -1), best
 
 
-def best_distinct(spans: Spans, contexts: Contexts, count: int) -> Spans:
-    """Returns up to `count` best spans of each question with distinct texts.
-
-    Of equal scores, and of equal texts, the first wins. Long contexts have so
-    many spans that only the texts of the best ranks are compared; the number of
-    ranks doubles while a question lacks answers and has more spans.
-    """
-    order = tf.argsort(spans.scores, direction="DESCENDING", stable=True)
-    by_question = tf.argsort(tf.gather(spans.question, order), stable=True)
-    spans = spans.take(tf.gather(order, by_question))
-    num_questions = contexts.characters.nrows()
-    num_spans = _counts(spans.question, num_questions)  # [B]
-    ranks = tf.ragged.range(num_spans).values  # [C]
-
-    def kept_among(limit):
-        near = tf.where(ranks < limit)[:, 0]
-        texts = contexts.slices(*spans.take(near)[:3])
-        question = tf.gather(spans.question, near)
-        new = tf.boolean_mask(near, _is_first_text(question, texts))
-        num_new = _counts(tf.gather(spans.question, new), num_questions)
-        return tf.boolean_mask(new, tf.ragged.range(num_new).values < count)
-
-    def is_too_few(limit, kept):
-        num_kept = _counts(tf.gather(spans.question, kept), num_questions)
-        return tf.reduce_any((num_kept < count) & (num_spans > limit))
-
-    limit = tf.constant(_SPANS_PER_TEXT * count, tf.int64)
-    _, kept = tf.while_loop(
-        is_too_few,
-        lambda limit, _: (2 * limit, kept_among(2 * limit)),
-        (limit, kept_among(limit)),
-    )
-    return spans.take(kept)
-
-
 def _counts(question: tf.Tensor, num_questions: tf.Tensor) -> tf.Tensor:
     """Returns how often each question occurs, int64 [B]."""
     return tf.math.unsorted_segment_sum(
@@ -317,19 +282,32 @@ def null_scores(
     return tf.where(has_windows, least, tf.zeros_like(least))
 
 
-def in_rows(spans: Spans, num_questions: tf.Tensor, count: int) -> NBest:
-    """Returns the spans of each question in a row, [B, count]."""
+def best_answers(spans: Spans, contexts: Contexts, count: int) -> NBest:
+    """Returns up to `count` best spans of each question with distinct texts.
 
-    def table(column, filler):
+    Of equal scores, and of equal texts, the first wins. Long contexts have very
+    many spans, so only the texts of the best ones are compared. Where most of
+    these are equal, there are fewer answers than the script lists.
+    """
+    order = tf.argsort(spans.scores, direction="DESCENDING", stable=True)
+    by_question = tf.argsort(tf.gather(spans.question, order), stable=True)
+    spans = spans.take(tf.gather(order, by_question))
+    num_questions = contexts.characters.nrows()
+    ranks = tf.ragged.range(_counts(spans.question, num_questions)).values
+    spans = spans.take(tf.where(ranks < _SPANS_PER_ANSWER * count)[:, 0])
+    texts = contexts.slices(spans.question, spans.begins, spans.ends)
+    spans = spans.take(tf.where(_is_first_text(spans.question, texts))[:, 0])
+
+    def in_rows(column, filler):
         rows = tf.RaggedTensor.from_value_rowids(
             column, spans.question, num_questions, validate=False
         )
         return rows.to_tensor(filler, shape=[None, count])
 
     return NBest(
-        table(spans.scores, tf.constant(_NEVER, tf.float64)),
-        table(spans.begins, -1),
-        table(spans.ends, -1),
+        in_rows(spans.scores, tf.constant(_NEVER, tf.float64)),
+        in_rows(spans.begins, -1),
+        in_rows(spans.ends, -1),
     )
 
 
@@ -345,18 +323,18 @@ def with_null(answers: NBest, null: tf.Tensor) -> NBest:
       after no answer, the last one is dropped.
     """
     count = answers.scores.shape[1]
-    nowhere = tf.fill([tf.size(null), 1], -1)
     scores = tf.concat([answers.scores, null[:, tf.newaxis]], axis=1)
-    order = tf.argsort(scores, direction="DESCENDING", stable=True)
-    scores, begins, ends = (
-        tf.gather(column, order, batch_dims=1)
-        for column in (
-            scores,
-            tf.concat([answers.begins, nowhere], axis=1),
-            tf.concat([answers.ends, nowhere], axis=1),
-        )
-    )
+    # Of equal scores, the first comes first.
+    scores, order = tf.math.top_k(scores, count + 1)
     is_cut = (tf.range(count + 1) == count) & (order != count)
+    begins, ends = (
+        tf.gather(
+            tf.pad(column, [[0, 0], [0, 1]], constant_values=-1),
+            order,
+            batch_dims=1,
+        )
+        for column in (answers.begins, answers.ends)
+    )
     never = tf.constant(_NEVER, tf.float64)
     return NBest(tf.where(is_cut, never, scores), begins, ends)
 
@@ -436,15 +414,13 @@ class ServedSpanLabeler(Served):
         """
         contexts, windows, features = self._read(texts)
         start_logits, end_logits = self._logits(features)
-        count = self.rules.n_best_size
         with tf.device("CPU:0"):
             spans = allowed_spans(
                 contexts, windows, start_logits, end_logits, self.rules
             )
-            best = best_distinct(spans, contexts, count)
+            answers = best_answers(spans, contexts, self.rules.n_best_size)
             num_questions = contexts.characters.nrows()
             null = null_scores(windows, start_logits, end_logits, num_questions)
-            answers = in_rows(best, num_questions, count)
             return self._choose(contexts, answers, null)
 
     def answer_tokens(self, features: Tensors) -> dict[str, tf.Tensor]:

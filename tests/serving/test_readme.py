@@ -18,10 +18,8 @@ from bert_tf.serving.readme import (
     WARM_UP_SIZES,
     WEIGHTS,
     Signature,
-    column_answer,
     model_card,
     readme,
-    row_answer,
     to_json,
     write_warm_up,
 )
@@ -30,114 +28,41 @@ from tests.serving.small_served import CONFIG, VOCAB
 
 # The README ------------------------------------------------------------------
 
-CARD = {
-    "name": "mine",
-    "kind": "classifier",
-    "source": None,
-    "labels": ["a|b", "c"],
-    "metrics": {"f1": 0.25, "mcc": None},
-    "encoding": {"max_seq_length": 7},
-}
-ANSWER = {
-    "label": np.array([b"c", b"\xc3\xa9 \xff"], object),
-    "score": np.float32([1 / 3, -1e-7]),
-}
-TOKENS = {"tokens": np.array([[b"[CLS]"], [b"[SEP]"]], object)}
 SIGNATURES = {
     "serving_default": Signature(
         {"text": tf.TensorSpec([None], tf.string)},
         {
             "label": tf.TensorSpec([None], tf.string),
             "score": tf.TensorSpec([None, None, 3], tf.float32),
-            "odd": tf.TensorSpec(None, tf.int32),
         },
     )
 }
 
 
-def page(example):
-    answers = {"serving_default": ANSWER, "tokenize": TOKENS}
-    return readme(CARD, SIGNATURES, example, answers)
-
-
-def exchanges(text):
-    """Returns the requests and answers of a README, as values of JSON."""
-    blocks = re.findall(r"^```\n(.*?)\n```$", text, re.M | re.S)
-    asked = [i for i, block in enumerate(blocks) if block.startswith("curl")]
-    url = "http://localhost:8501/v1/models/mine:predict"
-    requests, answers = [], []
-    for index in asked:
-        words = shlex.split(blocks[index].replace("\\\n", ""))
-        assert [*words[:2], *words[3:]] == ["curl", "-d", url]
-        requests.append(json.loads(words[2]))
-        answers.append(json.loads(blocks[index + 1]))
-    return requests, answers
-
-
-def test_requests_and_answers_with_one_input():
-    texts = ["it's", 'a "b" $HOME `ls` \\ é']
-    requests, answers = exchanges(page({"text": texts}))
-    assert requests == [
-        {"instances": texts},
-        {"inputs": {"text": texts}},
-        {"signature_name": "tokenize", "instances": texts},
-    ]
-    labels, scores = ["c", "é \ufffd"], [0.333333, -1e-7]
-    rows = zip(labels, scores, strict=True)
-    rows = [{"label": label, "score": score} for label, score in rows]
-    assert answers == [
-        {"predictions": rows},
-        {"outputs": {"label": labels, "score": scores}},
-        # A single output has no name.
-        {"predictions": [["[CLS]"], ["[SEP]"]]},
-    ]
-    single = json.loads(column_answer({"x": np.int32([[1], [2]])}))
-    assert single == {"outputs": [[1], [2]]}
-
-
-def test_requests_with_several_inputs():
-    example = {"text": ["a", "b"], "choices": [["c", "d"], ["e", "f"]]}
-    [rows, columns, tokens], _ = exchanges(page(example))
-    instances = [
-        {"text": "a", "choices": ["c", "d"]},
-        {"text": "b", "choices": ["e", "f"]},
-    ]
-    assert rows == {"instances": instances}
-    assert columns == {"inputs": example}
-    assert tokens["instances"] == instances
-
-
-@pytest.mark.parametrize("answer", [row_answer, column_answer])
-def test_long_lists_are_cut(answer):
-    for size, is_cut in ((16, False), (17, True), (768, True)):
-        text = answer({"x": np.ones((2, size), "int32"), "y": np.zeros(2)})
-        assert text.count("[1, 1, 1, 1, ...]") == 2 * is_cut
-        assert text.count("1") == 2 * (4 if is_cut else size)
-
-
-def test_tables_and_commands():
-    texts = ["it's", 'é "b"\n']
-    text = page({"text": texts})
+@pytest.mark.parametrize(
+    ("example", "instance"),
+    [
+        ({"text": ["it's `ls` \\ é", "b"]}, "it's `ls` \\ é"),
+        (
+            {"text": ["a", "b"], "choices": [["c", "d"], ["e", "f"]]},
+            {"text": "a", "choices": ["c", "d"]},
+        ),
+    ],
+)
+def test_the_readme(example, instance):
+    """A shell reads the commands as they are meant; a single input is bare."""
+    text = readme("mine", "classifier", SIGNATURES, example)
     assert text.startswith("# mine: classifier\n")
-    for line in (
-        "| `serving_default` | `text` string [B] | `label` string [B]<br>"
-        "`score` float32 [B, ?, 3]<br>`odd` int32 [B, ...] |",
-        r"| labels | a\|b, c |",
-        "| source | - |",
-        "| metrics: f1 | 0.25 |",
-        "| metrics: mcc | - |",
-        "| encoding: max_seq_length | 7 |",
-    ):
-        assert f"\n{line}\n" in text
-    commands = re.findall(r"^```\n(docker .*?)\n```$", text, re.M | re.S)
-    plain, batching = (shlex.split(command) for command in commands)
-    assert plain[-3:] == ["-e", "MODEL_NAME=mine", "tensorflow/serving"]
-    file = "batching_parameters.txt"
-    assert f"$PWD/assets.extra/{file}:/{file}:ro" in batching
-    assert batching[-1] == f"--batching_parameters_file=/{file}"
-    [code] = re.findall(r"^```\n(import .*?)\n```$", text, re.M | re.S)
-    compile(code, "README", "exec")
-    assert f"text=tf.constant({texts!r})" in code
+    blocks = re.findall(r"^```sh\n(.*?)\n```$", text, re.M | re.S)
+    blocks = [block.replace("\\\n", "") for block in blocks]
+    server, [*curl, request, url] = map(shlex.split, blocks)
+    assert server[-3:] == ["-e", "MODEL_NAME=mine", "tensorflow/serving"]
+    assert curl == ["curl", "-d"]
+    assert json.loads(request) == {"instances": [instance]}
+    assert url == "http://localhost:8501/v1/models/mine:predict"
+    cells = "`text` string (None,) | `label` string (None,)<br>"
+    assert f"| `serving_default` | {cells}`score` float32 (None" in text
+    assert len(text.splitlines()) < 40
 
 
 # The model card --------------------------------------------------------------
