@@ -52,12 +52,12 @@ def two_cpu_devices():
     )
 
 
-@pytest.fixture(scope="session", autouse=True)
-def imports_are_not_collected(two_cpu_devices):
-    """Leaves what the imports made out of Python's garbage collections.
+@pytest.fixture(scope="module", autouse=True)
+def only_new_objects_are_collected(two_cpu_devices):
+    """Leaves older objects out of the garbage collections of a module's tests.
 
-    Keras asks for many of them; searching TensorFlow's objects each time took
-    a fifth of the tests' time.
+    Keras asks for many of them, `quantize` for one per layer. Each would search
+    TensorFlow's objects and what the modules before have left: a second.
     """
     importlib.import_module("keras")
     gc.collect()
@@ -68,6 +68,37 @@ def imports_are_not_collected(two_cpu_devices):
 def scripts_log_level():
     """What scripts log at, whatever the test before has left."""
     logging.set_verbosity(logging.INFO)
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--graphs",
+        action="store_true",
+        help="run the tests that use the fixture `eagerly` in graphs too",
+    )
+
+
+@pytest.fixture
+def eagerly(request):
+    """Runs TensorFlow's functions as Python, on other backends nothing new.
+
+    To trace and optimize a graph takes longer than a few steps of a small
+    model. Tests marked `graph` or `slow` have graphs all the same, as has every
+    test with --graphs, in `.ci/release`.
+    """
+    marks = {mark.name for mark in request.node.iter_markers()}
+    if (
+        os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow"
+        or request.config.getoption("graphs")
+        or marks & {"graph", "slow"}
+    ):
+        yield
+        return
+    import tensorflow as tf
+
+    tf.config.run_functions_eagerly(True)
+    yield
+    tf.config.run_functions_eagerly(False)
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,8 @@ from bert_tf.errors import InputError
 from bert_tf.interop import conversion
 from bert_tf.pretrained import open_pretrained
 
+pytestmark = pytest.mark.usefixtures("eagerly")
+
 KERNEL = "bilstm/forward_lstm/lstm_cell/kernel"
 # Script -> the metric that selects the weights.
 SCRIPTS = {"run_classifier": "loss", "run_squad": "f1", "run_ner": "f1"}
@@ -100,6 +102,7 @@ def test_the_best_evaluation_is_kept(done, script):
     assert metrics == pytest.approx({name: best[name] for name in metrics})
 
 
+@pytest.mark.graph
 def test_a_resumed_run_ends_with_the_same_weights(done, run, tmp_path):
     """Bit for bit."""
     folder, last = tmp_path / "out", f"model.ckpt-{last_step(done)}"

@@ -49,6 +49,8 @@ from bert_tf.training.weights import restore
 from bert_tf.variables import checkpoint_variables
 from tests.training import toy_task
 
+pytestmark = pytest.mark.usefixtures("eagerly")
+
 WITHOUT_FILES = {"bert_config_file": None, "vocab_file": None}
 
 
@@ -187,6 +189,7 @@ def test_rerunning_a_finished_run_trains_nothing(copy, run, caplog):
     assert changed <= {"eval_results.json"}  # Its training time is 0.
 
 
+@pytest.mark.graph
 def test_an_interrupted_run_resumes_bit_for_bit(done, copy, run):
     """From the checkpoint in the middle."""
     (copy / "model.ckpt-6.index").unlink()
@@ -300,6 +303,7 @@ def test_frozen_layers_do_not_change(run, tmp_path, caplog):
 # From Python.
 
 
+@pytest.mark.graph
 def test_python_and_the_command_line_agree(done, inputs, tmp_path):
     out = tmp_path / "out"
     flags = {**inputs, "class_weights": ["balanced"]}

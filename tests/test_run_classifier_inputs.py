@@ -8,6 +8,8 @@ import pytest
 import sentence_files
 from fine_tuning_runs import ANSWERS, error_of
 
+pytestmark = pytest.mark.usefixtures("eagerly")
+
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):

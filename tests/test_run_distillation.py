@@ -29,6 +29,8 @@ from bert_tf.tasks import tagging
 from bert_tf.training import checkpoints, distribution
 from tests.training import toy_task
 
+pytestmark = pytest.mark.usefixtures("eagerly")
+
 TEACHER = {"hidden_size": 12, "num_hidden_layers": 2}
 SQUAD = {"max_seq_length": 29, "doc_stride": 7, "max_query_length": 5}
 LAST = "model.ckpt-6"

@@ -15,6 +15,8 @@ import bert_tf
 from bert_tf.training import distribution
 from tests.training import toy_task
 
+pytestmark = pytest.mark.usefixtures("eagerly")
+
 COUNTS = {"train": 24, "dev": 13, "test": 5}
 FLAGS = {
     "task_name": "custom",

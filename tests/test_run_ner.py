@@ -23,6 +23,8 @@ from bert_tf.metrics import entity_scores
 from bert_tf.pretrained import open_pretrained
 from bert_tf.tasks.ner import read_conll
 
+pytestmark = pytest.mark.usefixtures("eagerly")
+
 NAMES = ("f1", "precision", "recall")
 FEATURE_BASED = {
     "mode": "feature_based",

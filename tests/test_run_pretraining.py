@@ -38,6 +38,8 @@ from bert_tf.training.weights import restore
 from bert_tf.variables import checkpoint_variables
 from tests import programs
 
+pytestmark = pytest.mark.usefixtures("eagerly")
+
 METRICS = [
     "global_step",
     "loss",
@@ -180,6 +182,7 @@ def test_the_release_and_the_metrics(done, inputs):
     assert metrics["loss"] == pytest.approx(losses)
 
 
+@pytest.mark.graph
 def test_rerunning_the_command_resumes(done, run, copied):
     """From the middle checkpoint to the same end, bit for bit."""
     (copied / "model.ckpt-6.index").unlink()

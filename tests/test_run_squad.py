@@ -16,6 +16,8 @@ from bert_tf.pretrained import open_pretrained
 from bert_tf.tasks.questions import SpanEncoding, make_windows
 from bert_tf.training import checkpoints
 
+pytestmark = pytest.mark.usefixtures("eagerly")
+
 LENGTH = 29
 FLAGS = {
     "max_seq_length": LENGTH,

@@ -41,6 +41,8 @@ from tests.serving.small_served import (
     tokenize,
 )
 
+pytestmark = pytest.mark.usefixtures("eagerly")
+
 LABELS = ("no", "yes, of course", "可能")
 NUM_CHOICES = 3
 TOP_K = 3
@@ -101,6 +103,7 @@ def check(served, texts, features, expected):
 # Classes, numbers and choices ------------------------------------------------
 
 
+@pytest.mark.graph
 @pytest.mark.parametrize(
     ("problem", "is_pair"),
     [
@@ -146,7 +149,11 @@ def test_classes_are_those_of_the_script(problem, is_pair):
 
 @pytest.mark.parametrize(
     ("is_pair", "length", "stride"),
-    [(False, LENGTH, 5), (True, LENGTH, 5), (True, 5, 1)],
+    [
+        (False, LENGTH, 5),
+        pytest.param(True, LENGTH, 5, marks=pytest.mark.graph),
+        (True, 5, 1),
+    ],
 )
 def test_windows_are_those_of_the_script(is_pair, length, stride):
     model = random_weights(BertClassifier(CONFIG, 1))
@@ -186,6 +193,7 @@ def test_refuses_labels_that_do_not_fit_the_model(problem, labels, message):
         ServedClassifier(model, ENCODING, labels, problem, is_pair=False)
 
 
+@pytest.mark.graph
 def test_choices_are_those_of_the_script():
     model = random_weights(BertMultipleChoice(CONFIG))
     served = ServedMultipleChoice(model, ENCODING, NUM_CHOICES)
@@ -225,6 +233,7 @@ def encoder():
 EXAMPLES = [Example("", text_of(text)) for text in NASTY]
 
 
+@pytest.mark.graph
 def test_embeddings_are_those_of_the_script():
     features = features_of(EXAMPLES)
     outputs = encoder()(features)
@@ -309,6 +318,7 @@ def assert_words(answers, row, filling, text):
     assert (answers["probabilities"][row, count:] == 0).all()
 
 
+@pytest.mark.graph
 def test_words_are_those_of_the_script(filling):
     """Only `[MASK]` is a mask, anywhere in a text; others have no words."""
     sentence = b"the cat sat on "
@@ -381,6 +391,12 @@ def graph_of(served):
     return read.get_concrete_function(**served.inputs)
 
 
+@pytest.fixture(scope="module")
+def graph_of_choices():
+    model = BertMultipleChoice(CONFIG)
+    return graph_of(ServedMultipleChoice(model, ENCODING, 3))
+
+
 @pytest.mark.parametrize(
     ("context", "choices", "message"),
     [
@@ -392,12 +408,13 @@ def graph_of(served):
         ("a", [["a"] * 3], "context of shape [1]. Received: []"),
     ],
 )
-def test_refuses_inputs_of_other_shapes(context, choices, message):
-    served = ServedMultipleChoice(BertMultipleChoice(CONFIG), ENCODING, 3)
+def test_refuses_inputs_of_other_shapes(
+    graph_of_choices, context, choices, message
+):
     texts = {"context": context, "choices": choices}
     texts = {name: tf.constant(x, tf.string) for name, x in texts.items()}
     with pytest.raises(tf.errors.InvalidArgumentError) as caught:
-        graph_of(served)(**texts)
+        graph_of_choices(**texts)
     assert message in str(caught.value)
 
 

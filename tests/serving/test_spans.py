@@ -28,6 +28,8 @@ from tests.serving.small_served import (
     tokenize,
 )
 
+pytestmark = pytest.mark.usefixtures("eagerly")
+
 # Scripts without spaces, from right to left, with combining marks; deleted
 # characters, noncharacters, and emoji of several code points.
 SCRIPTS = (
@@ -214,6 +216,7 @@ def assert_all_same(served, questions=QUESTIONS, contexts=CONTEXTS):
 SOME_ARE_IMPOSSIBLE = {"with_negative": True, "null_score_diff_threshold": -4.5}
 
 
+@pytest.mark.graph
 @pytest.mark.parametrize(
     "options",
     [
@@ -248,6 +251,7 @@ def test_equal_scores_have_the_order_of_the_script(num_values, with_negative):
     assert_all_same(served, [b"a"] * len(contexts), contexts)
 
 
+@pytest.mark.graph
 def test_a_real_model():
     """Its logits depend on the processor and the batch.
 
@@ -279,7 +283,10 @@ def test_a_real_model():
 
 @pytest.mark.parametrize(
     ("max_seq_length", "doc_stride"),
-    [(11, 1), (13, 128), (LENGTH, 5), (41, 11), (120, 100)],
+    [
+        pytest.param(11, 1, marks=pytest.mark.graph),
+        *((13, 128), (LENGTH, 5), (41, 11), (120, 100)),
+    ],
 )
 def test_windows_are_those_of_the_script(max_seq_length, doc_stride):
     """Scores of two windows may be equal: they are rounded as in NumPy."""

@@ -1,5 +1,7 @@
 """Keras's arguments, metrics and data sets with text models."""
 
+import dataclasses
+
 import keras
 import numpy as np
 import pytest
@@ -13,12 +15,15 @@ from bert_tf.text_models import embedder as embedder_module
 from bert_tf.text_models import training
 from bert_tf.text_models.inputs import class_weights
 from bert_tf.text_models.label_metrics import reciprocal_ranks
-from tests.interop.small_models import CONFIG, VOCAB, refused
+from tests.interop.small_models import CONFIG as TWO_LAYERS
+from tests.interop.small_models import VOCAB, refused
 
+pytestmark = pytest.mark.usefixtures("eagerly")
 ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
 needs_tf_data = pytest.mark.skipif(not ON_TENSORFLOW, reason="tf.data")
 TEXTS = ["a b c", "d", "e f g h i", "a a", "b", "i h", "c"]
 NAMES = ("bad", "good", "mixed")
+CONFIG = dataclasses.replace(TWO_LAYERS, num_hidden_layers=1)
 TOKENIZER = bert_tf.FullTokenizer(list(VOCAB))
 QUIET = {"epochs": 1, "batch_size": 3, "verbose": 0}
 
@@ -270,7 +275,9 @@ def test_only_some_texts_are_evaluated():
 # Metrics, labels and weights.
 
 
-@pytest.mark.parametrize("num_labels", [2, 3])
+@pytest.mark.parametrize(
+    "num_labels", [pytest.param(2, marks=pytest.mark.graph), 3]
+)
 def test_metrics_of_probabilities(num_labels, tmp_path):
     model = classifier(num_labels)
     y = np.array([0, 1, 1, 0, 1, 0, num_labels - 1])
@@ -413,10 +420,11 @@ def test_a_data_set_is_read_in_parts(batched, monkeypatch):
 
 @needs_tf_data
 @pytest.mark.parametrize("has_end", [True, False])
-def test_steps_per_epoch(has_end):
+def test_steps_per_epoch(has_end, monkeypatch):
     """An epoch continues where the last one ended."""
     import tensorflow as tf
 
+    monkeypatch.setattr(training, "TEXTS_AT_A_TIME", 8)
     texts, labels = ["a", "b", "c", "d", "e"], [0, 1, 0, 1, 0]
     data = tf.data.Dataset.from_tensor_slices((texts, labels))
     model = classifier()
@@ -534,6 +542,7 @@ def test_equal_scores_are_not_right():
     np.testing.assert_allclose(ranks, [1, 1 / 2, 1 / 3, 1 / 3], rtol=1e-6)
 
 
+@pytest.mark.graph
 def test_every_right_document_is_counted():
     """Graphs compute with several rows at a time, and less exactly."""
     model = classifier(1, problem="regression")

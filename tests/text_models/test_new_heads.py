@@ -9,6 +9,7 @@ import bert_tf
 from bert_tf.tasks.classification import IDENTITY, SIGMOID
 from tests.interop.small_models import CONFIG, VOCAB, refused
 
+pytestmark = pytest.mark.usefixtures("eagerly")
 TOKENIZER = bert_tf.FullTokenizer(list(VOCAB))
 PAIRS = [("a", "b"), ("c d", "e")]
 IS_RANDOM = "is random, since the checkpoint lacks it. Call fit first"

@@ -10,6 +10,7 @@ from bert_tf.pretrained import open_pretrained
 from tests.interop.small_models import VOCAB, refused, write_folder, write_json
 from tests.parity import test_minilm
 
+pytestmark = pytest.mark.usefixtures("eagerly")
 TEXTS = ["a b c", "d", "", "e f g h i j k l m n"]
 # The names of classes in version 2 and in version 6.
 KINDS = (

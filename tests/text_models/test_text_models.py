@@ -21,6 +21,7 @@ from bert_tf.text_models.batches import for_training
 from bert_tf.text_models.inputs import hold_out
 from tests.interop.small_models import CONFIG, VOCAB, refused
 
+pytestmark = pytest.mark.usefixtures("eagerly")
 ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
 TEXTS = ["a b c", "d", "e f g h i", "a a", "b", "i h"]
 LABELS = ("bad", "good")
@@ -70,7 +71,10 @@ def encoder(tmp_path_factory):
     """The Hugging Face folder of a model with large random weights."""
     keras.utils.set_random_seed(1)
     config = dataclasses.replace(
-        CONFIG, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
+        CONFIG,
+        num_hidden_layers=1,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
     )
     model = bert_tf.BertPretrainer(config)
     model.build()
@@ -137,6 +141,7 @@ def test_one_text_gives_one_answer(encoder, kind):
     assert_same(model.predict(INPUTS[kind][0]), several[0])
 
 
+@pytest.mark.graph
 def test_answers_do_not_depend_on_the_batch(encoder, kind):
     model = load(encoder, kind)
     options = {} if kind == "masked words" else {"batch_size": 1}
@@ -268,6 +273,7 @@ def trained(model, x, y=None, **options):
     return model.fit(x, y, **options)
 
 
+@pytest.mark.graph
 def test_training_on_windows_is_scored_by_text(encoder):
     model = load(
         encoder, "windows", max_seq_length=7, doc_stride=4, window_pooling="max"
@@ -301,6 +307,7 @@ def test_training_on_windows_is_scored_by_text(encoder):
     )
 
 
+@pytest.mark.graph
 def test_a_classifier_learns(encoder):
     model = load(encoder, "classifier")
     texts, labels = ["a b", "c d"] * 8, ["good", "bad"] * 8
@@ -633,6 +640,7 @@ def test_two_replicas_equal_one_device(encoder):
     np.testing.assert_allclose(*found, rtol=1e-4)
 
 
+@pytest.mark.graph
 def test_layers_can_be_frozen_between_trainings(encoder):
     model = load(encoder, "classifier")
     trained(model, TEXTS, [0, 1] * 3, epochs=1)
@@ -788,6 +796,9 @@ def test_a_text_model_is_not_called_on_texts(encoder, kind):
     for x in ("a", ["a"], ("a", "b"), np.array(["a"]), None):
         with refused(r"takes a dict of features.* For texts, call predict\.$"):
             model(x)
+
+
+def test_wrong_parameters_and_targets(encoder):
     with refused("max_seq_length must be from 3 to 19"):
         load(encoder, "classifier", max_seq_length=20)
     with refused("problem must be one of single_label, multi_label or"):
@@ -1042,6 +1053,7 @@ def test_keras_may_choose_whether_to_compile(encoder):
     assert_same(model.predict(TEXTS), expected)
 
 
+@pytest.mark.graph
 def test_lora_of_a_text_model(encoder, tmp_path):
     """Also with `enable_lora` between two calls of `fit`."""
     path, labels = tmp_path / "lora.safetensors", ["good", "bad"] * 3
@@ -1096,6 +1108,7 @@ def test_several_models_in_a_process_are_no_retracing(encoder, caplog):
     assert "retracing" not in caplog.text
 
 
+@pytest.mark.graph
 @pytest.mark.skipif(not ON_TENSORFLOW, reason="TensorFlow's warnings")
 def test_other_warnings_of_tensorflow_are_kept(caplog):
     import tensorflow as tf
