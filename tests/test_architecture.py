@@ -220,7 +220,6 @@ COMMAND = re.compile(r"(\.py|pip install|docker run)( --\S+)+")
 NAMES_FLAGS = {
     **dict.fromkeys(["cli", "command", "completion"], "the command line"),
     "corpus.beam": "options of Beam, which are words of a command line",
-    "interop.checkpoint": "a command that downloads a file",
     "serving.readme": "commands that start a server",
 }
 

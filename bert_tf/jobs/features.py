@@ -40,7 +40,7 @@ from bert_tf.pretrained import (
     without_head,
 )
 from bert_tf.serving.export import export, require_export_dir
-from bert_tf.serving.served import ServedEncoder
+from bert_tf.serving.vectors import ServedEncoder
 from bert_tf.tasks.encoding import TextEncoding
 from bert_tf.tasks.features import (
     WRITERS,

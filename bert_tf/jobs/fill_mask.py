@@ -16,7 +16,7 @@ from bert_tf.jobs.options.fill_mask import FillMaskConfig
 from bert_tf.jobs.start import find_start
 from bert_tf.pretrained import compare_configs, open_pretrained
 from bert_tf.serving.export import export, require_export_dir
-from bert_tf.serving.served import ServedMaskedLM
+from bert_tf.serving.masked_words import ServedMaskedLM
 from bert_tf.tasks.encoding import TextEncoding
 from bert_tf.tasks.features import SEPARATOR, split_pair
 from bert_tf.tasks.fill_mask import (

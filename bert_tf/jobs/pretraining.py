@@ -43,7 +43,7 @@ from bert_tf.jobs.start import (
 from bert_tf.jobs.trainings import TrainingResult, log_hooks
 from bert_tf.pretrained import open_pretrained, open_weights
 from bert_tf.serving.export import require_export_dir
-from bert_tf.serving.served import ServedMaskedLM
+from bert_tf.serving.masked_words import ServedMaskedLM
 from bert_tf.tasks.encoding import TextEncoding
 from bert_tf.tasks.pretraining import PretrainingTask
 from bert_tf.tokenization.vocabulary_file import load_vocab, require_fit

@@ -385,7 +385,7 @@ class TextEmbedder(TextModel):
         return {"vectors": y_pred}
 
     def _served(self):
-        from bert_tf.serving.served import ServedEncoder
+        from bert_tf.serving.vectors import ServedEncoder
 
         if self._prompt(None):
             logging.warning(

@@ -185,7 +185,7 @@ class MaskedWordPredictor(TextModel):
         return self.model(inputs, training=training)["masked_lm_logits"]
 
     def _served(self):
-        from bert_tf.serving.served import ServedMaskedLM
+        from bert_tf.serving.masked_words import ServedMaskedLM
 
         return ServedMaskedLM(self.model, self._encoding())
 

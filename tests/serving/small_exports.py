@@ -20,11 +20,11 @@ from bert_tf.serving.readme import (
 from bert_tf.serving.served import (
     Served,
     ServedClassifier,
-    ServedEncoder,
     ServedMultipleChoice,
 )
 from bert_tf.serving.spans import ServedSpanLabeler
 from bert_tf.serving.tags import ServedTagger
+from bert_tf.serving.vectors import ServedEncoder
 from bert_tf.tasks.ner import TaggingEncoding
 from bert_tf.tasks.questions import SpanEncoding
 from tests.serving.small_served import (

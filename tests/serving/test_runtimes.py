@@ -10,13 +10,13 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.serving import runtimes
+from bert_tf.serving.masked_words import ServedMaskedLM
 from bert_tf.serving.runtimes import (
     RUNTIMES,
     ComparisonRow,
     Difference,
     Measured,
 )
-from bert_tf.serving.served import ServedMaskedLM
 from tests.serving import small_exports
 
 # Extras, which the environment of TensorFlow 2.20 lacks.

@@ -11,14 +11,14 @@ import tensorflow_text  # noqa: F401 (for the op of the tokenizer)
 from bert_tf.errors import InputError
 from bert_tf.heads import BertClassifier, BertMultipleChoice, BertPretrainer
 from bert_tf.modeling import BertModel
+from bert_tf.serving.masked_words import ServedMaskedLM
 from bert_tf.serving.served import (
     FEATURES,
     Names,
     ServedClassifier,
-    ServedEncoder,
-    ServedMaskedLM,
     ServedMultipleChoice,
 )
+from bert_tf.serving.vectors import ServedEncoder
 from bert_tf.serving.windows import BATCH_SIZE, in_batches
 from bert_tf.tasks import classification
 from bert_tf.tasks.classification import THRESHOLD

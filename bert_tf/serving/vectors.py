@@ -1,0 +1,118 @@
+"""Vectors of texts in a graph."""
+
+from collections.abc import Callable
+
+import keras
+import tensorflow as tf
+
+from bert_tf.serving.served import ServedWindows
+from bert_tf.serving.windows import Tensors, in_batches, pool
+from bert_tf.tasks.encoding import TextEncoding
+
+
+def pooled_and_mean(
+    outputs: Tensors, input_mask: tf.Tensor
+) -> dict[str, tf.Tensor]:
+    """Returns two embeddings of each text.
+
+    Args:
+      outputs: The outputs of a `BertModel`.
+      input_mask: int32 [B, S].
+
+    Returns:
+      Two float32 [B, H]: `pooled_output` of [CLS], and `mean`, the mean of the
+      last layer over all tokens with [CLS] and [SEP], as
+      `extract_features.py --layers=-1 --pooling=mean` computes it.
+    """
+    vectors = tf.cast(outputs["sequence_output"], tf.float32)
+    # LiteRT does not support `[..., tf.newaxis]` for unknown shapes.
+    is_token = tf.expand_dims(
+        tf.cast(input_mask, tf.float32), axis=-1
+    )  # [B, S, 1]
+    num_tokens = tf.maximum(tf.reduce_sum(is_token, axis=1), 1.0)
+    return {
+        "pooled_output": tf.cast(outputs["pooled_output"], tf.float32),
+        "mean": tf.reduce_sum(vectors * is_token, axis=1) / num_tokens,
+    }
+
+
+class ServedEncoder(ServedWindows):
+    """From texts to embeddings.
+
+    With `doc_stride`, the embedding of a text is the mean of those of its
+    windows, weighted by their numbers of tokens, or their maximum.
+
+    Args:
+      model: A `BertModel`, built.
+      encoding: How texts became ids in training.
+      choose: Maps the outputs of the model and `input_mask`, int32 [B, S], to
+        floats by name, [B, W], or [B, S, W] for embeddings of all tokens.
+      finish: Maps the embeddings of texts, floats [B, W], to the results.
+    """
+
+    kind = "encoder"
+
+    def __init__(
+        self,
+        model: keras.Model,
+        encoding: TextEncoding,
+        choose: Callable[..., dict[str, tf.Tensor]] = pooled_and_mean,
+        finish: Callable[[tf.Tensor], tf.Tensor] = tf.identity,
+    ):
+        super().__init__(model, encoding)
+        self._choose = choose
+        self._finish = finish
+
+    @property
+    def example(self) -> dict[str, list]:
+        return {"text": ["The ferry was late.", "We had to wait for the boat."]}
+
+    def answer(self, texts: Tensors) -> dict[str, tf.Tensor]:
+        """Returns the embeddings of texts.
+
+        Args:
+          texts: `text`, strings [B].
+
+        Returns:
+          The result of `choose`. With embeddings of all tokens, also `tokens`,
+          strings [B, S], and `num_tokens`, int32 [B]; padding has the token ""
+          and zeros.
+        """
+        if not self._has_windows:
+            return self.answer_tokens(self.features(texts))
+        text, features = self._windows(texts)
+        width = self.model.config.hidden_size
+        vectors = in_batches(
+            self._chosen, features, {"vector": tf.zeros([0, width])}
+        )["vector"]
+        num_texts = tf.size(texts["text"])
+        pooling = self.encoding.window_pooling
+        if pooling == "max":
+            vectors = pool(vectors, text, num_texts, pooling)
+        else:
+            lengths = tf.reduce_sum(features["input_mask"], 1, keepdims=True)
+            lengths = tf.cast(lengths, vectors.dtype)
+            vectors = pool(vectors * lengths, text, num_texts, pooling) / pool(
+                lengths, text, num_texts, pooling
+            )
+        return {"vector": self._finish(vectors)}
+
+    def _chosen(self, features: Tensors) -> dict[str, tf.Tensor]:
+        return self._choose(self.model(features), features["input_mask"])
+
+    def answer_tokens(self, features: Tensors) -> dict[str, tf.Tensor]:
+        """Returns the same from `FEATURES`, int32 [B, S]."""
+        mask = features["input_mask"]
+        chosen = self._chosen(features)
+        if all(vectors.shape.rank == 2 for vectors in chosen.values()):
+            return {name: self._finish(x) for name, x in chosen.items()}
+        is_token = mask > 0
+        names = self.token_names(features["input_ids"])
+        return {
+            "num_tokens": tf.reduce_sum(mask, axis=1),
+            "tokens": tf.where(is_token, names, ""),
+            **{
+                name: tf.where(is_token[..., tf.newaxis], vectors, 0.0)
+                for name, vectors in chosen.items()
+            },
+        }
