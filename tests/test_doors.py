@@ -84,6 +84,23 @@ def weighted_classes(folder):
     return made._replace(flags={**made.flags, **flags}, options=options)
 
 
+def classes_of_a_teacher(folder):
+    doors = classes(folder)
+    teacher = folder / "teacher"
+    keras.utils.set_random_seed(5)
+    other = bert_tf.BertClassifier(doors.model.model.config, 3, dropout=0.0)
+    other.build()
+    # In another order.
+    labels = ["yes", "no", "some"]
+    tokenizer = doors.model.tokenizer
+    bert_tf.TextClassifier(
+        other, tokenizer, labels, max_seq_length=LENGTH
+    ).save_pretrained(teacher)
+    flags = {**doors.flags, "teacher": teacher, "temperature": 3.0}
+    options = {"teacher": teacher, "temperature": 3.0}
+    return doors._replace(flags=flags, options=options)
+
+
 def several_labels(folder):
     flags, x, y = sentences(folder, "multi_label")
     y = [[name for name in row.split(";") if name] for row in y]
@@ -146,7 +163,8 @@ def pairs_without_scores(folder):
 @pytest.mark.parametrize(
     "kind",
     [
-        *(classes, weighted_classes, several_labels, numbers),
+        *(classes, weighted_classes, classes_of_a_teacher),
+        *(several_labels, numbers),
         *(tags, answers, pairs, pairs_without_scores),
     ],
 )

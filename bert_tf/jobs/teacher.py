@@ -12,13 +12,12 @@ import gc
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 from absl import logging
 
 from bert_tf.data import cache
 from bert_tf.data.batching import Features
-from bert_tf.errors import InputError, in_file, listed, wrong_value
+from bert_tf.errors import InputError, in_file, wrong_value
 from bert_tf.interop.checkpoint import (
     HEADS,
     Pretrained,
@@ -28,8 +27,13 @@ from bert_tf.jobs.settings import DistillationOptions
 from bert_tf.jobs.start import Start, head_difference
 from bert_tf.pretrained import open_pretrained
 from bert_tf.tasks.classification import require_activation
-from bert_tf.tasks.distillation import DistillationTask, TeacherTask
-from bert_tf.tasks.examples import have_names
+from bert_tf.tasks.distillation import (
+    DistillationTask,
+    TeacherTask,
+    label_order,
+    token_difference,
+    with_outputs,
+)
 from bert_tf.training.estimator import Estimator, EvaluationData
 from bert_tf.training.settings import TrainingConfig
 
@@ -81,22 +85,7 @@ class Teacher:
         # The model is in a cycle of references with its traced functions.
         del estimator
         gc.collect()
-        sequences = features.sequences
-        if self.task.head in ("span", "token"):
-            # Every batch was padded to its longest example only.
-            outputs = {
-                name: _padded(values, features.max_seq_length)
-                for name, values in outputs.items()
-            }
-            sequences += tuple(outputs)
-        arrays = {**features.arrays, **outputs}
-        return dataclasses.replace(features, arrays=arrays, sequences=sequences)
-
-
-def _padded(values: np.ndarray, length: int) -> np.ndarray:
-    """Returns values [..., S] with zeros up to a length."""
-    padding = [(0, 0)] * (values.ndim - 1)
-    return np.pad(values, [*padding, (0, length - values.shape[-1])])
+        return with_outputs(self.task, features, outputs)
 
 
 def find_teacher(
@@ -128,7 +117,7 @@ def find_teacher(
             "checkpoint. Add them.",
         )
     require_sizes(found.config, found.weights)
-    if fault := _fault(found, start):
+    if fault := token_difference(found, start):
         raise InputError(
             f"`teacher={path}` has {fault} than the model to train, and texts "
             "are tokenized once for both. Name another teacher or another "
@@ -148,7 +137,9 @@ def find_teacher(
             labels = rename(found.labels or ())
         except InputError as error:
             raise InputError(f"`teacher={path}`: {error}") from error
-        teacher_task.order = _order(labels, task.labels, path)
+        teacher_task.order = label_order(
+            labels, task.labels, f"`teacher={path}`"
+        )
     weights = found.weights
     blocks = (weights[name].tobytes() for name in sorted(weights.shapes))
     student_task = DistillationTask(
@@ -176,40 +167,3 @@ def _require_same_task(found: Pretrained, task: TeacherTask, path: str) -> None:
             "Remove it from its config.json to learn from the outputs before "
             "it.",
         )
-
-
-def _fault(found: Pretrained, start: Start) -> str | None:
-    """Returns how the teacher's tokens differ from the student's, or None."""
-    if found.vocab != start.vocab:
-        return "another vocabulary"
-    if found.do_lower_case is None:
-        return None  # Unknown, as in most TF1 checkpoints.
-    strips = [
-        x.do_lower_case if x.strip_accents is None else x.strip_accents
-        for x in (found, start)
-    ]
-    if found.do_lower_case != start.do_lower_case or strips[0] != strips[1]:
-        return "another casing"
-    return None
-
-
-def _order(theirs: _Labels, ours: _Labels, path: str) -> list[int]:
-    """Returns the teacher's output for each label of the student.
-
-    Classes without names are taken to be in the student's order.
-    """
-    if not theirs or not have_names(theirs):
-        logging.warning(
-            "The outputs of the teacher %s have no names. They are assigned "
-            "to %s, in this order",
-            path,
-            listed(ours, most=20),
-        )
-        return []
-    if {*theirs} != {*ours}:
-        raise InputError(
-            f"`teacher={path}` has the labels {listed(theirs, most=20)}; the "
-            f"model to train has {listed(ours, most=20)}. Name a teacher with "
-            "the same labels, in any order."
-        )
-    return [theirs.index(name) for name in ours]

@@ -6,13 +6,19 @@ and become features of the training set.
 """
 
 import copy
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
+import numpy as np
+from absl import logging
 from keras import ops
 
 from bert_tf.config import BertConfig
+from bert_tf.data.batching import Features
+from bert_tf.errors import InputError, listed
+from bert_tf.tasks.examples import have_names
 from bert_tf.tasks.task import FineTuningTask, sum_of_rows
 
 LOSS = "distillation_loss"
@@ -118,3 +124,76 @@ class TeacherTask:
                 logits = ops.swapaxes(logits, 1, 2)
             found[f"{PREFIX}{name}"] = logits
         return found
+
+
+def with_outputs(
+    task: TeacherTask, features: Features, outputs: Mapping[str, np.ndarray]
+) -> Features:
+    """Adds the `predictions` of a teacher for all rows to their features."""
+    sequences = features.sequences
+    if task.head in ("span", "token"):
+        # Every batch was padded to its longest row only.
+        outputs = {
+            name: _padded(values, features.max_seq_length)
+            for name, values in outputs.items()
+        }
+        sequences += tuple(outputs)
+    arrays = {**features.arrays, **outputs}
+    return dataclasses.replace(features, arrays=arrays, sequences=sequences)
+
+
+def _padded(values: np.ndarray, length: int) -> np.ndarray:
+    """Returns values [..., S] with zeros up to a length."""
+    padding = [(0, 0)] * (values.ndim - 1)
+    return np.pad(values, [*padding, (0, length - values.shape[-1])])
+
+
+def token_difference(teacher: Any, student: Any) -> str | None:
+    """Returns how a teacher's tokens differ from the student's, or None.
+
+    Both have the attributes `vocab`, `do_lower_case` and `strip_accents` of a
+    `TextEncoding`.
+    """
+    if teacher.vocab != student.vocab:
+        return "another vocabulary"
+    if teacher.do_lower_case is None:
+        return None  # Unknown, as in most TF1 checkpoints.
+    strips = [
+        x.do_lower_case if x.strip_accents is None else x.strip_accents
+        for x in (teacher, student)
+    ]
+    if teacher.do_lower_case != student.do_lower_case or strips[0] != strips[1]:
+        return "another casing"
+    return None
+
+
+def label_order(
+    theirs: Sequence[str], ours: Sequence[str], teacher: str
+) -> list[int]:
+    """Returns a teacher's output for each label of the student.
+
+    Classes without names are taken to be in the student's order.
+
+    Args:
+      theirs: The labels of the teacher.
+      ours: The labels of the student.
+      teacher: What messages call the teacher.
+
+    Raises:
+      InputError: They do not have the same labels.
+    """
+    if not theirs or not have_names(theirs):
+        logging.warning(
+            "The outputs of %s have no names. They are assigned to %s, in this "
+            "order",
+            teacher,
+            listed(ours, most=20),
+        )
+        return []
+    if {*theirs} != {*ours}:
+        raise InputError(
+            f"{teacher} has the labels {listed(theirs, most=20)}; the model to "
+            f"train has {listed(ours, most=20)}. Name a teacher with the same "
+            "labels, in any order."
+        )
+    return [[*theirs].index(name) for name in ours]

@@ -30,6 +30,7 @@ from bert_tf.tasks.classification import (
     probabilities,
     require_activation,
 )
+from bert_tf.tasks.distillation import IS_LABELED
 from bert_tf.tasks.embedding import flatten
 from bert_tf.tasks.encoding import Encoding
 from bert_tf.tasks.examples import Example
@@ -247,7 +248,7 @@ class TextClassifier(TextModel):
 
     def _choose_objective(self, data: Part) -> None:
         """Compiles again if the default loss or metrics are others."""
-        ranks = not has_labels(data)
+        ranks = not has_labels(data) and self._lesson is None
         if ranks != self._ranks:
             self._ranks = ranks
             with self._scope():
@@ -399,9 +400,28 @@ class TextClassifier(TextModel):
         }
 
     def _features(self, x: Any, y: Any) -> Features:
+        if self._lesson is not None:
+            return self._partly_labeled_features(x, y)
         if y is None:
             return self._list_features(x)
         return self._text_features(x, y)
+
+    def _partly_labeled_features(self, x: Any, y: Any) -> Features:
+        """Returns features of texts, some of which have no label: None."""
+        labels = [None] * len(self.examples(x, None)) if y is None else plain(y)
+        is_labeled = np.array([label is not None for label in labels])
+        if is_labeled.all():
+            return self._text_features(x, labels)
+        if not self.labels:
+            some: Any = 0.0
+        else:
+            some = self.labels[0] if self.problem == "single_label" else []
+        features = self._text_features(
+            x, [some if label is None else label for label in labels]
+        )
+        arrays = features.arrays
+        arrays[IS_LABELED] = is_labeled[arrays["example_index"]]
+        return features
 
     def _list_features(self, x: Any) -> Features:
         """Returns the features of lists of D documents at most, [n, D, S]."""

@@ -42,6 +42,7 @@ from bert_tf.text_models.inputs import (
     split_dataset,
     x_y_weights,
 )
+from bert_tf.text_models.lesson import Lesson
 from bert_tf.text_models.prediction import (
     TEXTS_AT_A_TIME,
     PredictingTextModel,
@@ -66,6 +67,7 @@ class TrainableTextModel(PredictingTextModel):
         self._automatic: tuple[str, ...] = ()
         self._training_task: FineTuningTask | None = None
         self._class_weights: np.ndarray | None = None
+        self._lesson: Lesson | None = None
         # The variables that the optimizer was built for.
         self._optimized: list[int] | None = None
         # Whether the metrics have no variables yet.
@@ -209,6 +211,9 @@ class TrainableTextModel(PredictingTextModel):
         callbacks: Any = None,
         seed: int = 0,
         steps_per_epoch: int | None = None,
+        teacher: Any = None,
+        distillation_weight: float = 0.9,
+        temperature: float = 2.0,
         **options: Any,
     ) -> keras.callbacks.History:
         """Trains the model, as Keras's `fit`.
@@ -239,6 +244,15 @@ class TrainableTextModel(PredictingTextModel):
           steps_per_epoch: For a `tf.data.Dataset`: the number of steps of an
             epoch, which continues where the last one ended. By default the
             steps are counted, and each epoch has every text once.
+          teacher: A trained model of the same class, or the path of its
+            checkpoint: the model also learns from its outputs, which are
+            computed once. It must have the same labels and tokens. Texts of a
+            `TextClassifier` may then have no label: None in `y`, or no `y`.
+          distillation_weight: The share of the teacher in the loss; the rest
+            is that of the labels.
+          temperature: What all logits are divided by in the teacher's part of
+            the loss: higher values show more of how it ranks the wrong
+            answers.
           **options: `verbose` and others of Keras's `fit`.
 
         Returns:
@@ -254,43 +268,51 @@ class TrainableTextModel(PredictingTextModel):
             )
         if not self.compiled:
             self.compile()
-        data, held_out = self._divided(
-            Part(x, y, sample_weight), validation_data, validation_split
-        )
-        batches = self._training_data(
-            data,
-            batch_size,
-            epochs,
-            seed,
-            class_weight,
-            steps_per_epoch,
-        )
-        require_count("initial_epoch", initial_epoch)
-        if self._peak is not None:
-            self._restart(self._peak, len(batches) * epochs, initial_epoch > 0)
-        self._build_state(batches)
-        size = options.pop("validation_batch_size", None) or batch_size
-        steps = options.pop("validation_steps", None)
-        frequency = options.pop("validation_freq", 1)
-        validation = None
-        if held_out:
-            if steps is not None:
-                held_out = first_steps(held_out, size, steps)
-            evaluate = self._validation(held_out, size)
-            validation = Validation(evaluate, frequency)
-        verbose = options.pop("verbose", "auto")
-        return super().fit(
-            batches.for_backend(),
-            epochs=epochs,
-            initial_epoch=initial_epoch,
-            callbacks=self._all_callbacks(
-                callbacks, validation, batches, verbose=verbose, epochs=epochs
-            ),
-            verbose=verbose,
-            # The rows are shuffled already.
-            shuffle=False,
-            **options,
-        )
+        with self._learning_from(teacher, distillation_weight, temperature):
+            data, held_out = self._divided(
+                Part(x, y, sample_weight), validation_data, validation_split
+            )
+            batches = self._training_data(
+                data, batch_size, epochs, seed, class_weight, steps_per_epoch
+            )
+            require_count("initial_epoch", initial_epoch)
+            is_continued = initial_epoch > 0
+            if self._peak is not None:
+                num_steps = len(batches) * epochs
+                self._restart(self._peak, num_steps, is_continued)
+            self._build_state(batches)
+            validation, options = self._validated(held_out, batch_size, options)
+            verbose = options.pop("verbose", "auto")
+            return super().fit(
+                batches.for_backend(),
+                epochs=epochs,
+                initial_epoch=initial_epoch,
+                callbacks=self._all_callbacks(
+                    callbacks,
+                    validation,
+                    batches,
+                    verbose=verbose,
+                    epochs=epochs,
+                ),
+                verbose=verbose,
+                # The rows are shuffled already.
+                shuffle=False,
+                **options,
+            )
+
+    def _validated(
+        self, held_out: Any, batch_size: int, options: dict[str, Any]
+    ) -> tuple[Validation | None, dict[str, Any]]:
+        """Returns the validation of `fit`, and its other options."""
+        others = dict(options)
+        size = others.pop("validation_batch_size", None) or batch_size
+        steps = others.pop("validation_steps", None)
+        frequency = others.pop("validation_freq", 1)
+        if not held_out:
+            return None, others
+        if steps is not None:
+            held_out = first_steps(held_out, size, steps)
+        return Validation(self._validation(held_out, size), frequency), others
 
     def _all_callbacks(
         self,
@@ -319,6 +341,20 @@ class TrainableTextModel(PredictingTextModel):
         if validation:
             validation.callbacks = found
         return found
+
+    @contextlib.contextmanager
+    def _learning_from(
+        self, teacher: Any, weight: float, temperature: float
+    ) -> Iterator[None]:
+        """Sets what the model learns from a teacher, if there is one."""
+        if teacher is not None and "loss" not in self._automatic:
+            raise InputError("A teacher needs `loss=auto`.")
+        if teacher is not None:
+            self._lesson = Lesson(self, teacher, weight, temperature)
+        try:
+            yield
+        finally:
+            self._lesson = None
 
     def _divided(
         self, data: Part, validation_data: Any, share: float
@@ -355,7 +391,7 @@ class TrainableTextModel(PredictingTextModel):
                 "texts has every text once."
             )
         data = split_dataset(*data, self._needs_labels)
-        features = self._weighted_features(*data)
+        features = self._taught(self._weighted_features(*data))
         if isinstance(class_weight, str) and class_weight == "balanced":
             count = len(self._class_names())
             numbers = self._label_ids(features) if count else np.zeros(1, int)
@@ -384,7 +420,9 @@ class TrainableTextModel(PredictingTextModel):
 
         def parts() -> Iterator[Features]:
             found = parts_of(*data, self._needs_labels, size)
-            return (self._weighted_features(*part) for part in found)
+            return (
+                self._taught(self._weighted_features(*part)) for part in found
+            )
 
         if steps_per_epoch is not None:
             num_steps = positive_integer("steps_per_epoch", steps_per_epoch)
@@ -413,8 +451,16 @@ class TrainableTextModel(PredictingTextModel):
         if not np.array_equal(class_weight, before):
             # The compiled step contains them.
             self.train_function = None
-        self._training_task = self.make_task(**options)
+        task = self.make_task(**options)
+        if self._lesson is not None:
+            task = self._lesson.task_of(task)
+            self.train_function = None
+        self._training_task = task
         return functools.partial(self._arguments, self._training_task, True)
+
+    def _taught(self, features: Features) -> Features:
+        """Returns features with the outputs of the teacher, if there is one."""
+        return self._lesson.taught(features) if self._lesson else features
 
     def _arguments(
         self,
