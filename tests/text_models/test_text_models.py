@@ -535,6 +535,38 @@ def test_weights_of_texts_and_classes_in_training(encoder):
     np.testing.assert_allclose(call(batch)[2], expected, rtol=1e-6)
 
 
+def test_texts_without_labels_have_a_teacher(encoder):
+    model, teacher = (load(encoder, "classifier") for _ in range(2))
+    trained(teacher, ["a b", "c d"] * 4, ["good", "bad"] * 4, epochs=10)
+    texts = ["a b", "c d", "a c", "b d"] * 2
+    loss = trained(
+        *(model, texts), teacher=teacher, distillation_weight=1.0, epochs=20
+    ).history["loss"]
+    assert loss[-1] < loss[0] / 2
+    found = [row["label"] for row in model.predict(texts)]
+    assert found == [row["label"] for row in teacher.predict(texts)]
+    # Texts without labels have no part in the loss of the labels.
+    some = ["good", None, "bad", None] * 2
+    arrays = {}
+    for weight in (0.0, 1.0):
+        student = load(encoder, "classifier")
+        student.compile()
+        with student._learning_from(teacher, weight, 1.0):
+            features = student._taught(student._features(texts, some))
+            call = student._training_arguments(None)
+            arrays[weight] = call(features.arrays)[0]
+    [scales] = {tuple(x["label_loss_scale"]) for x in arrays.values()}
+    assert scales == (2.0,) * 8
+    with refused("The teacher has the labels x and y; the model"):
+        other = load(encoder, "classifier", labels=["x", "y"])
+        model.fit(texts, teacher=other)
+    with refused("`teacher` must be a TextClassifier, or a path"):
+        model.fit(texts, teacher=model.model)
+    model.compile(loss="mse")
+    with refused("A teacher needs `loss=auto`"):
+        model.fit(texts, teacher=teacher)
+
+
 def test_epochs_have_every_row_once(encoder):
     model = load(encoder, "classifier")
     features = model._features(
