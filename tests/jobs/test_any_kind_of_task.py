@@ -117,4 +117,6 @@ def test_mistakes(tmp_path):
         run(tmp_path, [[""]])
     with pytest.raises(InputError, match="letters cannot be exported"):
         run(tmp_path, do_export=True)
+    with pytest.raises(InputError, match="need the split 'test'"):
+        run(tmp_path, do_predict=True)
     assert not (tmp_path / "out").exists()
