@@ -277,11 +277,9 @@ def _task(
         class_weights=class_weights,
         label_smoothing=config.label_smoothing,
         dropout=config.head_dropout,
-        frozen_layers=settings.frozen_layers(config, start.config),
-        gradient_checkpointing=config.gradient_checkpointing,
-        bilstm_head=config.bilstm_head,
         eval_batch_size=config.eval_batch_size,
         rows_per_example=rows_per_example,
+        **settings.model_options(config, start.config),
     )
 
 

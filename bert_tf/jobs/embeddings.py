@@ -148,8 +148,7 @@ def _task(
         config.pooling,
         bool(config.normalize),
         is_scored,
-        frozen_layers=settings.frozen_layers(config, start.config),
-        gradient_checkpointing=config.gradient_checkpointing,
+        **settings.model_options(config, start.config),
     )
 
 

@@ -177,6 +177,7 @@ def fine_tune(
     """
     if config.do_export and serve is None:
         raise InputError(f"Models of {name} cannot be exported.")
+    _require_splits(config, splits)
     steps = steps or Steps(task)
     tuning = _prepare(config, start, task, splits, steps, metrics)
     with _claimed(tuning, splits, name, facts or {}, inputs):
@@ -186,6 +187,17 @@ def fine_tune(
             "make the records",
         )
         return _run(tuning, loaded, steps, name, serve)
+
+
+def _require_splits(config: FineTuningOptions, splits: Sequence[Split]) -> None:
+    given = {split.name for split in splits}
+    if any(split.is_predicted for split in splits):
+        given.add("test")
+    for name in settings.splits(config):
+        if name not in given:
+            raise InputError(
+                f"The options need the split {name!r}. Pass its examples."
+            )
 
 
 def _prepare(

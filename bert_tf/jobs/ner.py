@@ -112,9 +112,7 @@ def _task(
     return TaggingTask(
         start.config,
         encoding,
-        frozen_layers=settings.frozen_layers(config, start.config),
-        gradient_checkpointing=config.gradient_checkpointing,
-        bilstm_head=config.bilstm_head,
+        **settings.model_options(config, start.config),
         **_dropout(start),
     )
 

@@ -606,6 +606,17 @@ def padding(config: FineTuningOptions, strategy: Any) -> "Padding":
     return Padding(multiple=1)
 
 
+def model_options(
+    config: FineTuningOptions, bert_config: "BertConfig"
+) -> dict[str, Any]:
+    """Returns the options of a `FineTuningTask` that all jobs share."""
+    return {
+        "frozen_layers": frozen_layers(config, bert_config),
+        "gradient_checkpointing": config.gradient_checkpointing,
+        "bilstm_head": config.bilstm_head,
+    }
+
+
 def frozen_layers(
     config: FineTuningOptions, bert_config: "BertConfig"
 ) -> list[str]:

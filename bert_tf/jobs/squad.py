@@ -130,9 +130,7 @@ def _task(
         start.config,
         encoding,
         n_best_size=encoding.max_seq_length,
-        frozen_layers=settings.frozen_layers(config, start.config),
-        gradient_checkpointing=config.gradient_checkpointing,
-        bilstm_head=config.bilstm_head,
+        **settings.model_options(config, start.config),
     )
 
 

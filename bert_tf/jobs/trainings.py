@@ -384,6 +384,7 @@ def prepare(
       InputError: --save_best names an unknown metric, the devices cannot be
         used, or a training has no step.
     """
+    # Any kind of task can have adapters.
     task.lora_rank, task.lora_alpha = config.lora_rank, config.lora_alpha
     strategy = settings.connect(config)
     training = settings.training_config(config, 1, 0)

@@ -15,7 +15,7 @@ from bert_tf.data.schema import Feature
 from bert_tf.errors import InputError
 from bert_tf.heads import BertTokenClassifier
 from bert_tf.jobs.fine_tuning import Split, fine_tune
-from bert_tf.jobs.settings import FineTuningOptions
+from bert_tf.jobs.settings import FineTuningOptions, model_options
 from bert_tf.jobs.start import resolve
 from bert_tf.tasks.encoding import Encoded, RowEncoding, pad
 from bert_tf.tasks.task import FineTuningTask
@@ -80,7 +80,8 @@ def run(folder, texts=(TEXTS, TEXTS[:2]), **changes):
     options = FineTuningOptions(**flags)
     config, start = resolve(options, "token")
     encoding = start.encoding(LetterEncoding, config.max_seq_length)
-    task = LetterTask(start.config, encoding)
+    options = model_options(config, start.config)
+    task = LetterTask(start.config, encoding, **options)
     names = ("train", "dev") if config.do_eval else ("train",)
     splits = [*map(Split, names, texts)]
     return fine_tune(config, start, task, splits, name="letters")
@@ -116,4 +117,6 @@ def test_mistakes(tmp_path):
         run(tmp_path, [[""]])
     with pytest.raises(InputError, match="letters cannot be exported"):
         run(tmp_path, do_export=True)
+    with pytest.raises(InputError, match="need the split 'test'"):
+        run(tmp_path, do_predict=True)
     assert not (tmp_path / "out").exists()
