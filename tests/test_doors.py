@@ -15,6 +15,7 @@ from bert_tf.config import BertConfig
 from bert_tf.pretrained import open_pretrained
 from bert_tf.tasks.ner import read_conll
 
+pytestmark = pytest.mark.usefixtures("eagerly")
 LENGTH = 50
 TRAINING = {"epochs": 2, "batch_size": 4, "seed": 7}
 SIZES = {
@@ -172,9 +173,12 @@ def pairs_without_scores(folder):
 @pytest.mark.parametrize(
     "kind",
     [
-        *(classes, weighted_classes, several_labels, numbers),
-        *(tags, answers, pairs, pairs_without_scores),
+        *(weighted_classes, several_labels, numbers, pairs),
         *(classes_of_a_teacher, tags_of_a_teacher, answers_of_a_teacher),
+        *(
+            pytest.param(kind, marks=pytest.mark.graph)
+            for kind in (classes, tags, answers, pairs_without_scores)
+        ),
     ],
 )
 def test_a_script_and_fit_train_to_the_same_weights(kind, tmp_path):

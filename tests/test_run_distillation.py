@@ -145,6 +145,7 @@ def write_teacher(folder, release, labels=("0", "1"), swap=False, **changes):
     return folder
 
 
+@pytest.mark.graph
 @pytest.mark.parametrize(
     "labels", [("1", "0"), ("POSITIVE", "negative")], ids=" ".join
 )

@@ -532,17 +532,13 @@ def test_models_with_adapters_stay_whole():
     )
 
 
-@pytest.mark.parametrize(
-    ("options", "is_split"), [({}, False), ({"num_parts": 2}, True)]
-)
-def test_exports_are_whole_by_default(tmp_path, options, is_split):
-    path = export(tagger(), str(tmp_path), version=1, **options)
-    names = [
-        name
-        for name, _ in tf.train.list_variables(f"{path}/variables/variables")
-    ]
-    assert any("part_1" in name for name in names) is is_split
-    assert not any("part_2" in name for name in names)
+def test_exports_are_whole_by_default(path, tmp_path):
+    parts = export(tagger(), str(tmp_path), version=1, num_parts=2)
+    for folder, is_split in ((path, False), (parts, True)):
+        variables = tf.train.list_variables(f"{folder}/variables/variables")
+        names = [name for name, _ in variables]
+        assert any("part_1" in name for name in names) is is_split
+        assert not any("part_2" in name for name in names)
 
 
 # Messages ---------------------------------------------------------------------
