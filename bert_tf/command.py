@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from bert_tf.options import Options
 
 # The modules of `bert_tf.jobs` with a function `run`. The module of the same
-# name in `bert_tf.jobs.options` has its options.
+# name in `bert_tf.jobs.options` or, for some, `bert_tf.contrib.options` has its
+# options.
 JOBS = (
     "vocabulary",
     "pretraining_data",
@@ -32,6 +33,7 @@ JOBS = (
     "convert_saved_model",
     "attention",
 )
+CONTRIB = ("convert_saved_model", "attention")
 
 
 def run_job(name: str) -> None:
@@ -50,11 +52,16 @@ def run_job(name: str) -> None:
 
 def options_of(job: str) -> "type[Options]":
     """Returns the class of a job's options: NameOfJobConfig."""
-    module = importlib.import_module(f"bert_tf.jobs.options.{job}")
+    folder = _folder_of_options(job)
+    module = importlib.import_module(f"bert_tf.{folder}.options.{job}")
     kind: type[Options] = getattr(
         module, f"{job.title().replace('_', '')}Config"
     )
     return kind
+
+
+def _folder_of_options(job: str) -> str:
+    return "contrib" if job in CONTRIB else "jobs"
 
 
 def command() -> None:
@@ -103,8 +110,8 @@ def _unknown_job(word: str) -> str:
 
 def _summary(job: str) -> str:
     """Returns the first line of a page of help without importing it."""
-    folder = os.path.join(os.path.dirname(__file__), "jobs", "options")
-    path = os.path.join(folder, f"{job}.py")
+    parts = _folder_of_options(job), "options", f"{job}.py"
+    path = os.path.join(os.path.dirname(__file__), *parts)
     with open(path, encoding="utf-8") as file:
         return file.readline().strip('".\n')
 

@@ -5,7 +5,6 @@ index has it: `pip install '.[tensorflow]'`.
 """
 
 import contextlib
-import importlib.util
 from collections.abc import Iterator
 
 from bert_tf.errors import InputError
@@ -15,13 +14,6 @@ from bert_tf.errors import InputError
 _WITHOUT_DEPENDENCIES = {
     "tensorflow_serving": "tensorflow-serving-api",
     "tensorflow_text": "tensorflow-text",
-}
-
-
-# The packages that convert and run models for other runtimes, by extra.
-RUNTIMES = {
-    "onnx": ("onnx", "onnxruntime", "tf2onnx"),
-    "litert": ("ai_edge_litert",),
 }
 
 
@@ -44,16 +36,6 @@ def missing(
         f"{purpose} needs the package {package}. Run, in the checkout of "
         f"bert_tf: pip install '.[{extra}]'{advice}"
     )
-
-
-def require_runtime(purpose: str, name: str) -> None:
-    """Raises MissingPackageError if a package of `RUNTIMES[name]` is missing.
-
-    See `missing` for `purpose`.
-    """
-    for package in RUNTIMES[name]:
-        if importlib.util.find_spec(package) is None:
-            raise missing(purpose, package, extra=name)
 
 
 @contextlib.contextmanager

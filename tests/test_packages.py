@@ -1,7 +1,5 @@
 """Errors for missing packages."""
 
-import importlib.util
-
 import pytest
 import tensorflow as tf
 
@@ -36,19 +34,3 @@ def test_its_companions_have_its_release_and_no_dependencies():
 def test_other_modules_that_are_missing_are_bugs():
     with pytest.raises(ModuleNotFoundError):
         lacking("bert_tf.nothing")
-
-
-@pytest.mark.parametrize("name", packages.RUNTIMES)
-@pytest.mark.parametrize("number", [0, -1])
-def test_the_packages_of_other_runtimes(monkeypatch, name, number):
-    absent = packages.RUNTIMES[name][number]
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda x: x != absent or None
-    )
-    message = (
-        rf"^X needs the package {absent}\. Run, .*: pip install '\.\[{name}\]'"
-    )
-    with pytest.raises(packages.MissingPackageError, match=message):
-        packages.require_runtime("X", name)
-    absent = None
-    packages.require_runtime("X", name)

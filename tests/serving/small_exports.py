@@ -9,7 +9,6 @@ from bert_tf import heads
 from bert_tf.feature_tagger import BertFeatureTagger
 from bert_tf.modeling import BertModel
 from bert_tf.serving.export import EXTRA, save
-from bert_tf.serving.exported import Exported, open_export
 from bert_tf.serving.readme import (
     MODEL_CARD,
     WARM_UP,
@@ -114,8 +113,3 @@ def path_of(kind: str) -> pathlib.Path:
     (extra / MODEL_CARD).write_text(to_json(card), encoding="utf-8")
     write_warm_up(str(extra / WARM_UP), served(kind), kind)
     return path
-
-
-@functools.cache
-def opened(kind: str) -> Exported:
-    return open_export(str(path_of(kind)))

@@ -16,8 +16,6 @@ from bert_tf import feature_tagger
 from bert_tf.command import JOBS, options_of
 from bert_tf.jobs import settings, trials
 from bert_tf.options import declared
-from bert_tf.packages import RUNTIMES
-from bert_tf.serving import runtimes
 from bert_tf.tasks import embedding, features, pretraining
 
 # The process forks for each command line, so that it imports absl once.
@@ -196,10 +194,8 @@ def test_choices_are_those_of_the_code_that_needs_tensorflow():
         ("features", "output_format", features.WRITERS),
         ("embeddings", "pooling", embedding.POOLINGS),
         ("pretraining", "objective", pretraining.OBJECTIVES),
-        ("convert_saved_model", "format", runtimes.RUNTIMES),
         ("classifier", "search", trials.SEARCHES),
     ):
         _, option = flags_of(job)[name]
         assert {*option.choices} == {*known}
     assert (*feature_tagger.CHOICES,) == settings.HIDDEN_STATES
-    assert RUNTIMES.keys() == runtimes.RUNTIMES.keys()

@@ -24,11 +24,18 @@ language models and exports in half precision are not supported.
 """
 
 import dataclasses
+import importlib.util
 
 from bert_tf.jobs.options import checks
 from bert_tf.options import Options, option
-from bert_tf.packages import RUNTIMES, require_runtime
+from bert_tf.packages import missing
 from bert_tf.tasks import custom, datasets
+
+# The packages that convert and run models for other runtimes, by extra.
+RUNTIMES = {
+    "onnx": ("onnx", "onnxruntime", "tf2onnx"),
+    "litert": ("ai_edge_litert",),
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -84,4 +91,7 @@ class ConvertSavedModelConfig(Options):
         if self.task_name.lower() != custom.NAME:
             datasets.find(self.task_name)
         checks.require_files(self.export_dir, self.eval_file)
-        require_runtime(f"`format={self.format}`", self.format)
+        for package in RUNTIMES[self.format]:
+            if importlib.util.find_spec(package) is None:
+                purpose = f"`format={self.format}`"
+                raise missing(purpose, package, extra=self.format)

@@ -1,6 +1,7 @@
 """convert_saved_model.py from its command line to its folder."""
 
 import dataclasses
+import importlib.util
 import json
 import os
 import re
@@ -16,11 +17,13 @@ import tensorflow as tf
 from checkout import ROOT
 
 from bert_tf import files, metrics
+from bert_tf.contrib import convert_saved_model, runtimes
+from bert_tf.contrib.convert_saved_model import ConvertSavedModelConfig
+from bert_tf.contrib.exported import open_export
+from bert_tf.contrib.options.convert_saved_model import RUNTIMES
 from bert_tf.errors import InputError
-from bert_tf.jobs import convert_saved_model
-from bert_tf.jobs.convert_saved_model import ConvertSavedModelConfig
-from bert_tf.serving import runtimes
-from bert_tf.serving.exported import open_export
+from bert_tf.packages import MissingPackageError
+from tests.contrib.opened_exports import opened
 from tests.serving import small_exports
 from tests.serving.small_served import ENCODING, NASTY, VOCAB, text_of
 
@@ -196,7 +199,7 @@ def test_an_encoder_cannot_be_scored(launch, tmp_path):
 
 def replace_converter(monkeypatch, kind="pairs", error=0.0):
     """Lets the export itself, plus an error, replace the converted model."""
-    exported = small_exports.opened(kind)
+    exported = opened(kind)
 
     def run(features):
         answer = exported.answer_tokens(features)
@@ -242,6 +245,23 @@ def test_nothing_is_written_if_outputs_differ(
     line = in_process.the_error(capsys, "convert_saved_model")
     assert f"{tmp_path}/out was not written: model.onnx differs from" in line
     assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("number", [0, -1])
+@pytest.mark.parametrize("name", RUNTIMES)
+def test_a_missing_package_is_named(monkeypatch, tmp_path, name, number):
+    absent = RUNTIMES[name][number]
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda x: x != absent or None
+    )
+    config = ConvertSavedModelConfig(
+        export_dir=str(tmp_path), output_dir="new", format=name
+    )
+    message = f"`format={name}` needs the package {absent}. Run, .*{name}"
+    with pytest.raises(MissingPackageError, match=message):
+        config.check()
+    absent = None
+    config.check()
 
 
 MINE = "--eval_file=full/mine.tsv"

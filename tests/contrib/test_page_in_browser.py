@@ -5,7 +5,7 @@ import pytest
 from headless_chromium import launched
 from small_attention import NASTY, TEXT, TEXT_B, attention, passage
 
-from bert_tf.visualization.attention import as_shown, write_page
+from bert_tf.contrib.attention_page import as_shown, write_page
 
 
 @pytest.fixture(scope="module")

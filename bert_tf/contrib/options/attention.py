@@ -14,11 +14,11 @@ model is an error; texts are never truncated.
 import dataclasses
 import os
 
+from bert_tf.contrib.attention_page import require_matplotlib
 from bert_tf.errors import listed, wrong_value
 from bert_tf.jobs.options import checks
 from bert_tf.jobs.settings import PretrainedOptions
 from bert_tf.options import option
-from bert_tf.visualization.attention import require_matplotlib
 
 EXTENSIONS = (".html", ".htm", ".png")
 

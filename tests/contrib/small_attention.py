@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from bert_tf.contrib.attention_page import AttentionMaps, Passage, read_passage
 from bert_tf.tokenization.wordpiece import FullTokenizer
-from bert_tf.visualization.attention import AttentionMaps, Passage, read_passage
 
 VOCAB = (
     *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),

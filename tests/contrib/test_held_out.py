@@ -7,8 +7,9 @@ import sentence_files
 import squad_files
 
 from bert_tf import metrics
+from bert_tf.contrib import held_out
 from bert_tf.errors import InputError
-from bert_tf.tasks import custom, datasets, held_out
+from bert_tf.tasks import custom, datasets
 from bert_tf.tasks.examples import Example
 from bert_tf.tasks.ner import TaggingEncoding, read_conll
 from bert_tf.tasks.questions import SpanEncoding, make_windows

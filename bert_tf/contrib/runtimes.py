@@ -21,9 +21,9 @@ from tensorflow.python.framework.convert_to_constants import (
     convert_variables_to_constants_v2,
 )
 
+from bert_tf.contrib.exported import Arrays, Exported, join_rows
 from bert_tf.errors import in_file
 from bert_tf.serving import export, readme
-from bert_tf.serving.exported import Arrays, Exported, join_rows
 
 # From a batch of `Exported.token_inputs` to `Exported.numbers`.
 Run = Callable[[Mapping[str, np.ndarray]], Arrays]

@@ -6,11 +6,12 @@ import shutil
 import numpy as np
 import pytest
 
+from bert_tf.contrib import exported as opening
+from bert_tf.contrib.exported import join_rows, open_export
 from bert_tf.errors import InputError
-from bert_tf.serving import exported as opening
-from bert_tf.serving.exported import join_rows, open_export
 from bert_tf.serving.readme import WEIGHTS
 from bert_tf.serving.served import FEATURES
+from tests.contrib.opened_exports import opened
 from tests.serving import small_exports
 from tests.serving.small_served import LENGTH, NASTY, answer_tokens, tokenize
 
@@ -182,7 +183,7 @@ def test_rows_of_long_texts_without_padding():
         "question": np.array([b"the cat", b"", b"on mat"], object),
         "context": np.array([b"the cat sat", b"a" * 99, b"b c " * 19], object),
     }
-    features = small_exports.opened("answers").features(texts)
+    features = opened("answers").features(texts)
     seen = tokenize(served, texts)
     counts = seen["num_windows"]
     assert len(set(counts.tolist())) > 1

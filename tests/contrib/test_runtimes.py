@@ -8,16 +8,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf.errors import InputError
-from bert_tf.serving import runtimes
-from bert_tf.serving.masked_words import ServedMaskedLM
-from bert_tf.serving.runtimes import (
+from bert_tf.contrib import runtimes
+from bert_tf.contrib.options.convert_saved_model import RUNTIMES as packages_of
+from bert_tf.contrib.runtimes import (
     RUNTIMES,
     ComparisonRow,
     Difference,
     Measured,
 )
-from tests.serving import small_exports
+from bert_tf.errors import InputError
+from bert_tf.serving.masked_words import ServedMaskedLM
+from tests.contrib.opened_exports import opened
 
 # Extras, which the environment of TensorFlow 2.20 lacks.
 needs_runtimes = pytest.mark.skipif(
@@ -52,10 +53,14 @@ def test_refuses_unsupported_exports(changes, message):
         runtimes.require_convertible(exported)
 
 
+def test_the_formats_are_those_of_the_option():
+    assert packages_of.keys() == RUNTIMES.keys()
+
+
 @pytest.mark.slow
 def test_refuses_lstms():
     with pytest.raises(InputError, match="LSTMs"):
-        runtimes.require_convertible(small_exports.opened("lstms"))
+        runtimes.require_convertible(opened("lstms"))
 
 
 @needs_runtimes
@@ -68,7 +73,7 @@ def test_refuses_lstms():
     ],
 )
 def test_converted_models_give_the_same_outputs(kind, name):
-    exported = small_exports.opened(kind)
+    exported = opened(kind)
     runtimes.require_convertible(exported)
     run = RUNTIMES[name].load(RUNTIMES[name].convert(exported))
     batches = runtimes.random_features(exported)

@@ -275,7 +275,9 @@ def write_page(
         "facts": _as_script({**_facts(attention, levels), "start": start}),
         "weights": base64.b64encode(pack(attention.weights, levels)).decode(),
     }
-    template = importlib.resources.files(__package__).joinpath("page.html")
+    template = importlib.resources.files(__package__).joinpath(
+        "attention_page.html"
+    )
     # In one pass, so that the contents of slots are not searched for slots.
     return _SLOT.sub(
         lambda slot: slots[slot[1]], template.read_text(encoding="utf-8")

@@ -16,17 +16,17 @@ import numpy as np
 import pytest
 from small_attention import NASTY, TEXT, TEXT_B, VOCAB, attention, passage
 
-from bert_tf.errors import InputError
-from bert_tf.tokenization.packing import pack
-from bert_tf.tokenization.wordpiece import FullTokenizer
-from bert_tf.visualization import attention as drawing
-from bert_tf.visualization.attention import (
+from bert_tf.contrib import attention_page as drawing
+from bert_tf.contrib.attention_page import (
     AttentionMaps,
     as_shown,
     direction,
     join_pieces,
     read_passage,
 )
+from bert_tf.errors import InputError
+from bert_tf.tokenization.packing import pack
+from bert_tf.tokenization.wordpiece import FullTokenizer
 
 # Words and tokens ------------------------------------------------------------
 

@@ -1,1 +1,0 @@
-"""What goes on inside a model, for the eye."""
