@@ -37,6 +37,9 @@ if TYPE_CHECKING:
         load_config,
         load_model,
     )
+    from bert_tf.tasks.encoding import Encoding
+    from bert_tf.tasks.task import FineTuningTask
+    from bert_tf.text_models.base import TextModel
     from bert_tf.text_models.classifier import TextClassifier
     from bert_tf.text_models.embedder import TextEmbedder
     from bert_tf.text_models.masked_words import MaskedWordPredictor
@@ -56,6 +59,8 @@ _HOMES = {
     "BertSpanLabeler": "bert_tf.heads",
     "BertTokenClassifier": "bert_tf.heads",
     "BertTokenizer": "bert_tf.tokenization.graph",
+    "Encoding": "bert_tf.tasks.encoding",
+    "FineTuningTask": "bert_tf.tasks.task",
     "FullTokenizer": "bert_tf.tokenization.wordpiece",
     "InputError": "bert_tf.errors",
     "Lamb": "bert_tf.optimization",
@@ -63,6 +68,7 @@ _HOMES = {
     "QuestionAnswerer": "bert_tf.text_models.question_answerer",
     "TextClassifier": "bert_tf.text_models.classifier",
     "TextEmbedder": "bert_tf.text_models.embedder",
+    "TextModel": "bert_tf.text_models.base",
     "TokenTagger": "bert_tf.text_models.token_tagger",
     "WarmupLinearDecay": "bert_tf.optimization",
     "load_checkpoint": "bert_tf.pretrained",
@@ -82,6 +88,8 @@ __all__ = [
     "BertSpanLabeler",
     "BertTokenClassifier",
     "BertTokenizer",
+    "Encoding",
+    "FineTuningTask",
     "FullTokenizer",
     "InputError",
     "Lamb",
@@ -89,6 +97,7 @@ __all__ = [
     "QuestionAnswerer",
     "TextClassifier",
     "TextEmbedder",
+    "TextModel",
     "TokenTagger",
     "WarmupLinearDecay",
     "__version__",

@@ -19,16 +19,13 @@ import bert_tf
 from bert_tf import metrics
 from bert_tf.config import BertConfig
 from bert_tf.heads import BertClassifier
-from bert_tf.tasks.encoding import Encoding
-from bert_tf.tasks.task import FineTuningTask
-from bert_tf.text_models.base import TextModel
 
 ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
 LENGTH = 20
 TRAINING = {"epochs": 3, "batch_size": 4, "seed": 7}
 
 
-class UncertainNumber(FineTuningTask):
+class UncertainNumber(bert_tf.FineTuningTask):
     """A number and its standard deviation."""
 
     head = "classifier"
@@ -54,13 +51,15 @@ class UncertainNumber(FineTuningTask):
 
 
 @keras.saving.register_keras_serializable("tests")
-class NumberEstimator(TextModel):
+class NumberEstimator(bert_tf.TextModel):
     """Estimates a number for a text or a pair of texts."""
 
     model_class = BertClassifier
 
     def make_task(self, **options):
-        encoding = Encoding(*self._encoding_arguments(), "regression", ())
+        encoding = self.make_encoding(
+            bert_tf.Encoding, problem="regression", labels=()
+        )
         return UncertainNumber(self.model.config, encoding, **options)
 
 
@@ -155,7 +154,9 @@ def test_the_scripts_train_to_the_same_weights(trained, start, tmp_path):
     }
     options = FineTuningOptions(**flags, do_eval=True)
     config, begin = resolve(options, "classifier")
-    encoding = begin.encoding(Encoding, LENGTH, problem="regression", labels=())
+    encoding = begin.encoding(
+        bert_tf.Encoding, LENGTH, problem="regression", labels=()
+    )
     task = UncertainNumber(begin.config, encoding, dropout=0.0)
     rows = zip(*texts_and_numbers(), strict=True)
     examples = [Example("", text, label=number) for text, number in rows]

@@ -3,7 +3,7 @@
 import inspect
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 import keras
 
@@ -24,6 +24,8 @@ from bert_tf.tasks.encoding import Encoding, TextEncoding
 from bert_tf.text_models.training import TrainableTextModel
 from bert_tf.tokenization.wordpiece import FullTokenizer
 from bert_tf.transformer import LORA_TARGETS
+
+Kind = TypeVar("Kind", bound=TextEncoding)
 
 # What to do about labels that several classes share.
 NAME_THE_CLASSES = (
@@ -177,21 +179,25 @@ class TextModel(TrainableTextModel):
         )
         return cls(model, tokenizer, **config)
 
-    def _encoding(self) -> TextEncoding:
-        return TextEncoding(*self._encoding_arguments())
+    def make_encoding(self, kind: type[Kind], **fields: Any) -> Kind:
+        """Returns an encoding with the model's tokenizer and sequence length.
 
-    def _encoding_arguments(self) -> tuple:
+        Args:
+          kind: The class, a `TextEncoding`, such as `tasks.encoding.Encoding`.
+          **fields: Its own fields.
+        """
         tokenizer = self.tokenizer
-        return (
+        return kind(
             tokenizer.vocabulary,
             tokenizer.do_lower_case,
             tokenizer.strip_accents,
             self.max_seq_length,
+            **fields,
         )
 
     def _unlabelled_encoding(self) -> Encoding:
         """Returns the encoding of examples whose label is not used."""
-        return Encoding(*self._encoding_arguments(), "regression", ())
+        return self.make_encoding(Encoding, problem="regression", labels=())
 
     def enable_lora(
         self,

@@ -450,10 +450,10 @@ class TextClassifier(TextModel):
         return features
 
     def _list_encoding(self, num_documents: int) -> Encoding:
-        return Encoding(
-            *self._encoding_arguments(),
-            "multiple_choice",
-            (),
+        return self.make_encoding(
+            Encoding,
+            problem="multiple_choice",
+            labels=(),
             num_choices=num_documents,
         )
 
@@ -476,10 +476,10 @@ class TextClassifier(TextModel):
         return features
 
     def _encoding(self) -> Encoding:
-        return Encoding(
-            *self._encoding_arguments(),
-            self.problem,
-            self.labels,
+        return self.make_encoding(
+            Encoding,
+            problem=self.problem,
+            labels=self.labels,
             doc_stride=self.doc_stride,
             window_pooling=self.window_pooling,
         )

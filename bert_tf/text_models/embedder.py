@@ -32,7 +32,7 @@ from bert_tf.tasks.embedding import (
     numbers_of,
     unit,
 )
-from bert_tf.tasks.encoding import Encoding
+from bert_tf.tasks.encoding import Encoding, TextEncoding
 from bert_tf.tasks.examples import Example
 from bert_tf.tasks.windows import Rows
 from bert_tf.text_models.base import TextModel
@@ -370,7 +370,7 @@ class TextEmbedder(TextModel):
     def make_task(self, **options):
         return EmbeddingTask(
             self.model.config,
-            Encoding(*self._encoding_arguments(), "similarity", ()),
+            self.make_encoding(Encoding, problem="similarity", labels=()),
             self.pooling,
             self.normalize,
             **options,
@@ -399,7 +399,11 @@ class TextEmbedder(TextModel):
             return task.row_outputs({"input_mask": input_mask}, outputs)
 
         has_windows = self.doc_stride is not None
-        encoding = self._encoding() if has_windows else super()._encoding()
+        encoding = (
+            self._encoding()
+            if has_windows
+            else self.make_encoding(TextEncoding)
+        )
         return ServedEncoder(self.model, encoding, choose, self._finish)
 
     def get_config(self):

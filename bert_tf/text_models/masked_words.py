@@ -187,7 +187,7 @@ class MaskedWordPredictor(TextModel):
     def _served(self):
         from bert_tf.serving.masked_words import ServedMaskedLM
 
-        return ServedMaskedLM(self.model, self._encoding())
+        return ServedMaskedLM(self.model, self._unlabelled_encoding())
 
 
 def _texts(x: Any) -> list[str]:

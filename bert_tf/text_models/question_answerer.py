@@ -203,8 +203,10 @@ class QuestionAnswerer(TextModel):
         }
 
     def _encoding(self) -> SpanEncoding:
-        return SpanEncoding(
-            *self._encoding_arguments(), self.doc_stride, self.max_query_length
+        return self.make_encoding(
+            SpanEncoding,
+            doc_stride=self.doc_stride,
+            max_query_length=self.max_query_length,
         )
 
     def _facts(self):

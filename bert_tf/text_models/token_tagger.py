@@ -159,7 +159,7 @@ class TokenTagger(TextModel):
         return arrays["label_ids"][arrays["label_mask"] > 0]
 
     def _encoding(self) -> TaggingEncoding:
-        return TaggingEncoding(*self._encoding_arguments(), self.labels)
+        return self.make_encoding(TaggingEncoding, labels=self.labels)
 
     def _facts(self):
         return {**super()._facts(), "labels": self.labels}
