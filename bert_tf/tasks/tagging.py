@@ -147,7 +147,8 @@ class TaggingTask(FineTuningTask):
             [to_iob2(sentence.tags or ()) for sentence in sentences],
             [*map(to_iob2, tags)],
         )
-        return scores | {f"eval_{name}": x for name, x in found.items()}
+        # The accuracy is that of the tags as they are.
+        return {**{f"eval_{name}": x for name, x in found.items()}, **scores}
 
     def _are_entities(self) -> bool:
         """Returns whether all labels are tags of entities, in any scheme."""
