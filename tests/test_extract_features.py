@@ -18,6 +18,8 @@ from bert_tf.pretrained import open_pretrained
 from bert_tf.training import checkpoints
 from bert_tf.variables import checkpoint_variables
 
+pytestmark = pytest.mark.usefixtures("eagerly")
+
 LAYERS, H, S = 5, 6, 13
 CONFIG = small_release.config_of(num_hidden_layers=LAYERS)
 # Each line with its tokens; None where they are the words.
@@ -111,6 +113,7 @@ def assert_close(found, expected):
     np.testing.assert_allclose(found, expected, rtol=1e-6, atol=atol)
 
 
+@pytest.mark.graph
 def test_the_output_of_the_original(extract, expected):
     found = objects(extract())
     assert [line["linex_index"] for line in found] == [*range(len(TOKENS))]
@@ -133,6 +136,7 @@ def test_a_model_of_three_layers(extract, tmp_path):
     extract(init_checkpoint=tmp_path, layers="-1,-2,-3,-4", status=1)
 
 
+@pytest.mark.graph
 def test_an_old_command_line(extract, release):
     path = extract(
         layers="-1,0",

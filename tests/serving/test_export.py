@@ -1,6 +1,7 @@
 """An export, loaded as TensorFlow Serving loads it and asked as by REST."""
 
 import base64
+import dataclasses
 import functools
 import json
 import logging
@@ -47,6 +48,7 @@ from tests.serving.small_served import (
     random_weights,
 )
 
+TWO_LAYERS = dataclasses.replace(CONFIG, num_hidden_layers=2)
 LABELS = ("O", "B-é", "none of them")
 FILES = {
     "saved_model.pb",
@@ -483,7 +485,7 @@ ATTENTION = ("query", "key", "value")
 def test_parts_give_the_same_outputs(num_parts, split, policy):
     """Four heads, and 18 columns of the feed-forward network."""
     model = random_weights(
-        BertClassifier(CONFIG, 3, output_attentions=True, dtype=policy)
+        BertClassifier(TWO_LAYERS, 3, output_attentions=True, dtype=policy)
     )
     stored = StoredWeights(model, num_parts)
     parts = {
@@ -512,7 +514,7 @@ def assert_near(policy, found, expected):
 
 
 def test_the_parts_are_the_columns():
-    model = random_weights(BertClassifier(CONFIG, 3))
+    model = random_weights(BertClassifier(TWO_LAYERS, 3))
     kernel = "bert/encoder/layer_1/intermediate/dense/kernel"
     by_name = StoredWeights(model, 3).by_name
     parts = [by_name.pop(f"{kernel}/part_{n}") for n in range(3)]
