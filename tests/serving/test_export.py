@@ -513,7 +513,7 @@ def assert_near(policy, found, expected):
 
 def test_the_parts_are_the_columns():
     model = random_weights(BertClassifier(CONFIG, 3))
-    kernel = "bert/encoder/layer_1/intermediate/dense/kernel"
+    kernel = "bert/encoder/layer_0/intermediate/dense/kernel"
     by_name = StoredWeights(model, 3).by_name
     parts = [by_name.pop(f"{kernel}/part_{n}") for n in range(3)]
     assert kernel not in by_name
