@@ -13,16 +13,23 @@ import keras
 import numpy as np
 import pytest
 import sentence_files
+import tensorflow as tf
 from keras import ops
 
 import bert_tf
 from bert_tf import metrics
 from bert_tf.config import BertConfig
 from bert_tf.heads import BertClassifier
+from bert_tf.jobs.fine_tuning import Split, fine_tune
+from bert_tf.jobs.settings import FineTuningOptions
+from bert_tf.jobs.start import resolve
+from bert_tf.tasks.examples import Example
 
-ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
 LENGTH = 20
 TRAINING = {"epochs": 3, "batch_size": 4, "seed": 7}
+LABELS, _ = sentence_files.LAYOUTS["tsv"]
+TEXTS = [row[2] for row in sentence_files.examples("train.tsv", LABELS, 12)]
+NUMBERS = [0.25 * len(text.split()) for text in TEXTS]
 
 
 class UncertainNumber(bert_tf.FineTuningTask):
@@ -63,13 +70,6 @@ class NumberEstimator(bert_tf.TextModel):
         return UncertainNumber(self.model.config, encoding, **options)
 
 
-def texts_and_numbers():
-    labels, _ = sentence_files.LAYOUTS["tsv"]
-    rows = sentence_files.examples("train.tsv", labels, 12)
-    texts = [row[2] for row in rows]
-    return texts, [0.25 * len(text.split()) for text in texts]
-
-
 @pytest.fixture(scope="module")
 def start(tmp_path_factory):
     """A folder with random weights."""
@@ -87,9 +87,9 @@ def start(tmp_path_factory):
 def trained(start):
     model = NumberEstimator.from_pretrained(start)
     model.compile(learning_rate=fine_tuning_runs.FLAGS["learning_rate"])
-    texts, numbers = texts_and_numbers()
+    data = TEXTS, NUMBERS
     history = model.fit(
-        texts, numbers, validation_data=(texts, numbers), verbose=0, **TRAINING
+        *data, validation_data=data, verbose=0, **TRAINING
     ).history
     assert history["loss"][-1] < history["loss"][0]
     return model, history
@@ -97,53 +97,41 @@ def trained(start):
 
 def test_fit_evaluate_and_predict(trained):
     model, history = trained
-    texts, numbers = texts_and_numbers()
-    answers = model.predict(texts)
+    answers = model.predict(TEXTS)
     assert [*answers[0]] == ["number", "deviation"]
     found = np.array([row["number"] for row in answers])
     variances = np.array([row["deviation"] for row in answers]) ** 2
-    losses = np.log(variances) / 2 + (found - numbers) ** 2 / variances / 2
-    scores = model.evaluate(texts, numbers, verbose=0)
+    losses = np.log(variances) / 2 + (found - NUMBERS) ** 2 / variances / 2
+    scores = model.evaluate(TEXTS, NUMBERS, verbose=0)
     assert scores["loss"] == pytest.approx(losses.mean(), rel=1e-4)
-    expected = metrics.spearman(numbers, found)
+    expected = metrics.spearman(NUMBERS, found)
     assert scores["spearman"] == pytest.approx(expected, rel=1e-4)
     assert history["val_loss"][-1] == pytest.approx(scores["loss"], rel=1e-4)
 
 
 def test_saved_and_loaded(trained, tmp_path):
     model, _ = trained
-    texts, _ = texts_and_numbers()
-    expected = [[*row.values()] for row in model.predict(texts)]
+    expected = [[*row.values()] for row in model.predict(TEXTS)]
     model.save(tmp_path / "model.keras")
     model.save_pretrained(tmp_path / "folder")
     for again in (
         keras.models.load_model(tmp_path / "model.keras"),
         NumberEstimator.from_pretrained(tmp_path / "folder"),
     ):
-        found = [[*row.values()] for row in again.predict(texts)]
+        found = [[*row.values()] for row in again.predict(TEXTS)]
         np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
-@pytest.mark.skipif(not ON_TENSORFLOW, reason="exports need TensorFlow")
 def test_an_export_answers_what_predict_answers(trained, tmp_path):
-    import tensorflow as tf
-
     model, _ = trained
-    texts, _ = texts_and_numbers()
     served = tf.saved_model.load(model.export(tmp_path / "export"))
-    answer = served.signatures["serving_default"](text=tf.constant(texts))
+    answer = served.signatures["serving_default"](text=tf.constant(TEXTS))
     for name in ("number", "deviation"):
-        expected = [row[name] for row in model.predict(texts)]
+        expected = [row[name] for row in model.predict(TEXTS)]
         np.testing.assert_allclose(answer[name], expected, rtol=1e-4)
 
 
-@pytest.mark.skipif(not ON_TENSORFLOW, reason="scripts need TensorFlow")
 def test_the_scripts_train_to_the_same_weights(trained, start, tmp_path):
-    from bert_tf.jobs.fine_tuning import Split, fine_tune
-    from bert_tf.jobs.settings import FineTuningOptions
-    from bert_tf.jobs.start import resolve
-    from bert_tf.tasks.examples import Example
-
     flags = {
         **fine_tuning_runs.FLAGS,
         "max_seq_length": LENGTH,
@@ -158,7 +146,7 @@ def test_the_scripts_train_to_the_same_weights(trained, start, tmp_path):
         bert_tf.Encoding, LENGTH, problem="regression", labels=()
     )
     task = UncertainNumber(begin.config, encoding, dropout=0.0)
-    rows = zip(*texts_and_numbers(), strict=True)
+    rows = zip(TEXTS, NUMBERS, strict=True)
     examples = [Example("", text, label=number) for text, number in rows]
     splits = [Split(name, examples) for name in ("train", "dev")]
     result = fine_tune(config, begin, task, splits, name="numbers")
@@ -166,7 +154,7 @@ def test_the_scripts_train_to_the_same_weights(trained, start, tmp_path):
     again = NumberEstimator.from_pretrained(result.release)
     for ours, theirs in zip(model.weights, again.weights, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-4)
-    scores = model.evaluate(*texts_and_numbers(), verbose=0)
+    scores = model.evaluate(TEXTS, NUMBERS, verbose=0)
     for name in ("spearman", "loss"):
         expected = pytest.approx(scores[name], rel=1e-3)
         assert result.metrics[f"eval_{name}"] == expected

@@ -489,3 +489,41 @@ def test_comments_and_docstrings_are_not_code(write):
 def test_broad_handlers_are_found(handler, broad):
     tree = ast.parse(f"try:\n    f()\n{handler}\n")
     assert is_broad(tree.body[0].handlers[0]) is broad
+
+
+# Private names of Keras and TensorFlow that the library uses, and why.
+PRIVATE = {
+    "_clip_gradients": "`apply` of an optimizer clips once, over all devices",
+    "_flatten_layers": "a `Layer` has no public list of the layers in it",
+    "_get_variable_index": "the place of a variable's slots",
+    "_kernel": "Keras's `Dense` keeps the kernel there when it is quantized",
+    "_maybe_symbolic_build": "replicas with batches of different sizes",
+    "_trainable_variables": "the variables that an optimizer was built for",
+    "_untrack_variable": "an int8 kernel replaces the one of floats",
+    "__internal__": "updates of variables on all devices, in a replica",
+    "python": "constants of a graph, for converters",
+}
+
+
+def test_private_names_of_keras_are_listed():
+    """A new one needs a reason here; see CONTRIBUTING.md."""
+    import keras
+
+    bases = [keras.Model, keras.Layer, keras.Optimizer, keras.Metric]
+    bases += [keras.callbacks.Callback, keras.utils.PyDataset]
+    known = {name for base in bases for name in dir(base)} | {*PRIVATE}
+    private = {name for name in known if re.match("_[^_]", name)}
+    found = set()
+    for path in LIBRARY:
+        for node in ast.walk(tree_of(path)):
+            names = {getattr(node, "attr", ""), getattr(node, "name", "")}
+            found |= private & names
+            is_attribute = isinstance(node, ast.Attribute)
+            if is_attribute and ast.unparse(node) == "tf.__internal__":
+                found.add(node.attr)
+        for name, _ in imports_in(tree_of(path)):
+            parts = name.split(".")
+            if parts[0] in TENSORFLOW and "python" in parts:
+                found.add("python")
+            assert parts[:2] != ["keras", "src"], path
+    assert found == {*PRIVATE}
