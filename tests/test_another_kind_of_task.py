@@ -23,7 +23,6 @@ from bert_tf.heads import BertClassifier
 from bert_tf.jobs.fine_tuning import Split, fine_tune
 from bert_tf.jobs.settings import FineTuningOptions
 from bert_tf.jobs.start import resolve
-from bert_tf.tasks.examples import Example
 
 LENGTH = 20
 TRAINING = {"epochs": 3, "batch_size": 4, "seed": 7}
@@ -142,15 +141,11 @@ def test_the_scripts_train_to_the_same_weights(trained, start, tmp_path):
     }
     options = FineTuningOptions(**flags, do_eval=True)
     config, begin = resolve(options, "classifier")
-    encoding = begin.encoding(
-        bert_tf.Encoding, LENGTH, problem="regression", labels=()
-    )
-    task = UncertainNumber(begin.config, encoding, dropout=0.0)
-    rows = zip(TEXTS, NUMBERS, strict=True)
-    examples = [Example("", text, label=number) for text, number in rows]
+    model, _ = trained
+    task = model.make_task(dropout=0.0)
+    examples = model.examples(TEXTS, NUMBERS)
     splits = [Split(name, examples) for name in ("train", "dev")]
     result = fine_tune(config, begin, task, splits, name="numbers")
-    model, _ = trained
     again = NumberEstimator.from_pretrained(result.release)
     for ours, theirs in zip(model.weights, again.weights, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-4)
