@@ -314,6 +314,10 @@ class Task:
     problem_type = "single_label_classification"
     labels = ("no", "yes", "maybe")
 
+    @property
+    def num_outputs(self):
+        return max(1, len(self.labels))
+
 
 BELOW_HEAD = ["bert/pooler/dense/bias"]
 BILSTM = "bilstm/forward_lstm/lstm_cell/bias"
@@ -338,7 +342,7 @@ def classifier(tmp_path):
 
 def opened(path, is_trained, **changes):
     """Returns the names of the weights that a task takes."""
-    task = type("Other", (Task,), changes)
+    task = type("Other", (Task,), changes)()
     weights = open_start(path, config=CONFIG, task=task, is_trained=is_trained)
     return [*weights.shapes]
 
