@@ -332,7 +332,6 @@ def test_a_classifier_learns(encoder):
     assert schedule.num_warmup_steps == 4
 
 
-@pytest.mark.slow
 def test_each_training_starts_anew(encoder, tmp_path):
     texts, labels = ["a b", "c d"] * 4, ["good", "bad"] * 4
     model = load(encoder, "classifier")
@@ -1030,6 +1029,14 @@ def test_entities_of_every_scheme_are_scored(encoder, marks):
     assert "X_f1" in found
 
 
+def test_tags_are_the_most_likely(encoder):
+    tagger = load(encoder, "tagger")
+    tagger.model.output_bias.assign([0.0, 50.0, 0.0])
+    [found] = tagger.predict([["a", "b"]])
+    assert found["tags"] == ["B-X", "B-X"]
+    np.testing.assert_allclose(found["probabilities"], [1, 1], rtol=1e-5)
+
+
 def test_tags_that_are_no_entities_are_named(encoder, caplog):
     tagger = load(encoder, "tagger", labels=["O", "B-X", "I-X", "[PAD]"])
     with caplog.at_level("WARNING"):
@@ -1097,6 +1104,8 @@ def test_lora_of_a_text_model(encoder, tmp_path):
     trained(model, TEXTS, labels, epochs=1)
     again = load(encoder, "classifier")
     again.set_weights(model.get_weights())
+    # The graph of this call has no adapters.
+    model.predict(TEXTS)
     model.enable_lora(2)
     trained(model, TEXTS, labels, epochs=1)
     answers = model.predict(TEXTS)
