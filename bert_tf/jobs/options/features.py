@@ -73,6 +73,7 @@ class FeaturesConfig(PretrainedOptions, ExportOptions, DeviceOptions):
         fallback=128,
         at_least=3,
         at_most=MOST_TOKENS,
+        recorded=True,
     )
     doc_stride: int | None = option(
         "Reads longer texts in windows of --max_seq_length tokens that start "
