@@ -315,6 +315,11 @@ def test_metrics_of_probabilities(num_labels, tmp_path):
     model.save(tmp_path / "model.keras")
     again = keras.models.load_model(tmp_path / "model.keras")
     assert again.evaluate(TEXTS, y) == pytest.approx(found, rel=1e-4)
+    # The label of a target of shares is the one with the largest.
+    targets = 0.5 * np.eye(num_labels)[y] + 0.5 / num_labels
+    of_shares = model.evaluate(TEXTS, targets)
+    for name in ("f1_score", "recall", "right"):
+        assert of_shares[name] == pytest.approx(found[name], rel=1e-4)
 
 
 def test_metrics_of_several_labels():
