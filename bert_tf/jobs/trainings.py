@@ -44,6 +44,7 @@ from bert_tf.training.estimator import (
     batch_per_replica,
 )
 from bert_tf.training.hooks import BEST, Evaluation, Hook, Progress, Summaries
+from bert_tf.training.results import Metric
 from bert_tf.training.settings import TrainingConfig
 from bert_tf.training.workers import require_shared, wait_for_all
 
@@ -103,8 +104,8 @@ class Trainings:
     strategy: tf.distribute.Strategy
     training: TrainingConfig
     plan: Mapping[Trial, TrainingConfig]
-    save_best: str | None
-    metric: str
+    save_best: Metric | None
+    metric: Metric
     padding: Padding
     teacher: Teacher | None = None
 
@@ -393,6 +394,10 @@ def prepare(
             start.config.num_hidden_layers, config.layer_rate_decay
         )
         training = dataclasses.replace(training, rate_multipliers=rates)
+    metrics = [
+        Metric(name, task.is_lower_better(name.removeprefix("eval_")))
+        for name in metrics
+    ]
     save_best = _selecting_metric(config, metrics)
     padding = settings.padding(config, strategy)
     plan: dict[Trial, TrainingConfig] = {}
@@ -415,14 +420,14 @@ def prepare(
 
 
 def _selecting_metric(
-    config: FineTuningOptions, metrics: Sequence[str]
-) -> str | None:
+    config: FineTuningOptions, metrics: Sequence[Metric]
+) -> Metric | None:
     """Returns the full name of the metric of --save_best, if any."""
     name = config.save_best
     if name is None:
         return None
-    for metric in (name, f"eval_{name}"):
-        if metric in metrics:
+    for metric in metrics:
+        if metric in (name, f"eval_{name}"):
             return metric
     raise wrong_value(
         "`save_best`", f"one of {listed(metrics, last='or')}", name

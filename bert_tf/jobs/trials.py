@@ -23,6 +23,7 @@ from bert_tf import files
 from bert_tf.errors import InputError
 from bert_tf.training.hooks import NonFiniteError
 from bert_tf.training.results import (
+    Metric,
     comparable_score,
     finite_or_null,
     null_to_nan,
@@ -86,7 +87,7 @@ class Result:
     failure: str | None = None
     kept: bool = True
 
-    def score(self, metric: str) -> float:
+    def score(self, metric: Metric) -> float:
         """Returns a number that is higher for better results.
 
         Raises:
@@ -127,7 +128,7 @@ def run(
     trials: Sequence[Trial],
     run_one: RunOne,
     output_dir: str,
-    metric: str,
+    metric: Metric,
     discard: Callable[[str], None],
     *,
     writes: bool = True,
@@ -145,7 +146,7 @@ def run(
       trials: The trials, from `plan`.
       run_one: Trains and evaluates one trial.
       output_dir: The folder of all trials.
-      metric: The metric that decides; lower is better for a loss.
+      metric: The metric that decides.
       discard: Removes the weights in the folder of a trial, if there are any.
       writes: Whether this process writes, if several run the trials together.
 
@@ -223,7 +224,7 @@ def _run(
 
 
 def _candidates(
-    results: Iterable[Result], unfinished: set[tuple], metric: str
+    results: Iterable[Result], unfinished: set[tuple], metric: Metric
 ) -> set[Trial]:
     """Returns the trials that may be the best when all are finished.
 
@@ -243,7 +244,7 @@ def _candidates(
     return candidates
 
 
-def best_of(results: Iterable[Result], metric: str) -> Result:
+def best_of(results: Iterable[Result], metric: Metric) -> Result:
     """Returns the best result of the best setting, the first on ties.
 
     Settings are compared by their medians, and then by their best trials.
@@ -341,7 +342,9 @@ def read_result(folder: str, trial: Trial) -> Result | None:
         return None
 
 
-def write_summary(folder: str, metric: str, results: Sequence[Result]) -> None:
+def write_summary(
+    folder: str, metric: Metric, results: Sequence[Result]
+) -> None:
     """Writes `trials.json`, and `trials.tsv` with a row per setting and metric.
 
     Args:

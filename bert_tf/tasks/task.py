@@ -106,8 +106,7 @@ class FineTuningTask(Task):
       problem_type: The name of the problem in checkpoints, if it has one.
       labels: The names in the order of the logits; () if it has no labels.
       metrics: The names of the metrics of `score`, without "eval_". The first
-        one decides between several trainings, and is better if it is higher,
-        unless it is a loss.
+        one decides between several trainings.
     """
 
     head: str
@@ -149,6 +148,14 @@ class FineTuningTask(Task):
     @abc.abstractmethod
     def make_model(self, **options: Any) -> keras.Model:
         """Returns the model with its head, not built."""
+
+    def is_lower_better(self, metric: str) -> bool:
+        """Returns whether lower values of a metric are better.
+
+        By default those of a loss, also of a part of the data, such as
+        "loss_mismatched". The name is without "eval_".
+        """
+        return metric.split("_")[0] == "loss"
 
     # Training.
 

@@ -9,6 +9,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Self
 
 from absl import logging
 
@@ -59,21 +60,36 @@ def null_to_nan(values: Mapping[str, float | None]) -> dict[str, float]:
     return {name: number(value) for name, value in values.items()}
 
 
+class Metric(str):
+    """The name of a metric that decides.
+
+    Attributes:
+      lower_is_better: Whether a lower value is better, as of a loss.
+    """
+
+    lower_is_better: bool
+
+    def __new__(cls, name: str, lower_is_better: bool = False) -> Self:
+        metric = super().__new__(cls, name)
+        metric.lower_is_better = lower_is_better
+        return metric
+
+
 def value_of(metrics: Mapping[str, float], metric: str) -> float:
     """Returns a metric that the user has named; raises if it is missing."""
     require_choice("The metric", metric, sorted(metrics))
     return metrics[metric]
 
 
-def comparable_score(metric: str, value: float) -> float:
+def comparable_score(metric: Metric, value: float) -> float:
     """Returns a number that is higher for a better value of a metric.
 
-    Lower is better for metrics with "loss" in their name. A non-finite value,
-    such as the correlation with a constant, becomes minus infinity.
+    A non-finite value, such as the correlation with a constant, becomes minus
+    infinity.
     """
     if not math.isfinite(value):
         return -math.inf
-    return -value if "loss" in metric else value
+    return -value if metric.lower_is_better else value
 
 
 # --------------------------------------------------- history of evaluations
@@ -88,7 +104,7 @@ class EvaluationResult:
 
 
 def is_exhausted(
-    history: Sequence[EvaluationResult], metric: str, patience: int
+    history: Sequence[EvaluationResult], metric: Metric, patience: int
 ) -> bool:
     """Returns whether the last `patience` evaluations brought no improvement.
 

@@ -22,6 +22,7 @@ from bert_tf.jobs.trials import (
     write_summary,
 )
 from bert_tf.training.hooks import NonFiniteError
+from bert_tf.training.results import Metric
 
 BASE = Trial(32, 5e-5, 3.0, 12345)
 NAN = math.nan
@@ -56,6 +57,7 @@ def results(rate, *values, metric="eval_f1"):
 
 def best(*settings, metric="eval_f1"):
     """Returns the learning rate and the seed of the best result."""
+    metric = Metric(metric, metric == "eval_loss")
     found = best_of([r for group in settings for r in group], metric)
     return found.trial.learning_rate, found.trial.random_seed
 
@@ -116,7 +118,7 @@ def test_a_result_is_read_as_it_was_written(tmp_path, caplog):
 
 def test_the_summary(tmp_path):
     groups = [*results(5e-5, 0.5, None, 0.25), *results(3e-5, NAN)]
-    write_summary(str(tmp_path), "eval_f1", groups)
+    write_summary(str(tmp_path), Metric("eval_f1"), groups)
     values = json.loads(
         (tmp_path / "trials.json").read_text(), parse_constant=pytest.fail
     )
@@ -184,7 +186,7 @@ class Task:
             self.trials if trials is None else trials,
             self.run_one,
             str(self.folder),
-            metric,
+            Metric(metric, metric == "loss"),
             discard or remove,
             **options,
         )

@@ -20,7 +20,7 @@ from bert_tf.training.hooks import (
     Summaries,
     watching,
 )
-from bert_tf.training.results import Best
+from bert_tf.training.results import Best, Metric
 
 
 def records(*losses, gradient_norm=None):
@@ -188,6 +188,9 @@ class Scripted:
             "export": self.export,
             **options,
         }
+        if options["metric"]:
+            is_loss = options["metric"] == "eval_loss"
+            options["metric"] = Metric(options["metric"], is_loss)
         self.last_step = options["last_step"]
         self.hook = Evaluation(self.evaluate, str(folder), **options)
 

@@ -71,7 +71,8 @@ def test_patience(values, patience, expected, name, sign):
         EvaluationResult(3 * index, {name: sign * value})
         for index, value in enumerate(values, 1)
     ]
-    assert results.is_exhausted(history, name, patience) is expected
+    metric = results.Metric(name, lower_is_better=sign < 0)
+    assert results.is_exhausted(history, metric, patience) is expected
 
 
 def test_a_history_is_read_up_to_a_step(tmp_path):
