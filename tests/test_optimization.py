@@ -186,6 +186,7 @@ def test_layerwise_rates_of_a_model():
     )
     model = BertClassifier(config, num_labels=5)
     model.build()
+    assert {factor for _, factor in layerwise_rates(11, 1)} == {1}
     pairs = layerwise_rates(11, 0.5)
     counts = Counter(
         multiplier_of(v.path, pairs) for v in model.trainable_variables
