@@ -189,6 +189,7 @@ class EmbeddingTask(FineTuningTask):
     """
 
     head = "encoder"
+    has_teachers = False
     loss_names = ("pair_loss",)
 
     def __init__(

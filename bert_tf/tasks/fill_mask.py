@@ -40,6 +40,7 @@ class MaskedWordsTask(FineTuningTask):
     """
 
     head = "pretraining"
+    has_teachers = False
     loss_names = ("masked_lm_loss",)
     unused_variables = r"bert/pooler/|cls/seq_relationship/"
 

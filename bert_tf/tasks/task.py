@@ -105,12 +105,14 @@ class FineTuningTask(Task):
       head: The kind of head, one of `interop.checkpoint.HEADS`.
       problem_type: The name of the problem in checkpoints, if it has one.
       labels: The names in the order of the logits; () if it has no labels.
+      has_teachers: Whether it has `soft_losses`.
       metrics: The names of the metrics of `score`, without "eval_". The first
         one decides between several trainings.
     """
 
     head: str
     problem_type: str | None = None
+    has_teachers: bool = True
     loss_names: tuple[str, ...] = ("loss",)
     metrics: tuple[str, ...] = ("loss",)
 

@@ -53,6 +53,10 @@ class Lesson:
         self._weight = weight
         self._temperature = temperature
         task, theirs = student.make_task(), teacher.make_task()
+        if not task.has_teachers:
+            raise InputError(
+                f"{type(student).__name__} does not learn from a teacher."
+            )
         difference = token_difference(theirs.encoding, task.encoding)
         if not difference and theirs.problem_type != task.problem_type:
             difference = "another problem"

@@ -559,6 +559,9 @@ def test_texts_without_labels_have_a_teacher(encoder):
     with refused("The teacher has the labels x and y; the model"):
         other = load(encoder, "classifier", labels=["x", "y"])
         model.fit(texts, teacher=other)
+    embedder = load(encoder, "embedder")
+    with refused("TextEmbedder does not learn from a teacher"):
+        embedder.fit([("a", "b")], teacher=embedder)
     with refused("`teacher` must be a TextClassifier, or a path"):
         model.fit(texts, teacher=model.model)
     model.compile(loss="mse")
