@@ -533,9 +533,12 @@ class TextClassifier(TextModel):
 
     def _label_ids(self, features: Features) -> np.ndarray:
         arrays = features.arrays
-        if self.doc_stride is None:
-            return arrays["label_ids"]
-        return arrays["label_ids"][arrays["window_numbers"] == 0]
+        is_counted = np.ones(len(features), bool)
+        if self.doc_stride is not None:
+            is_counted &= arrays["window_numbers"] == 0
+        if IS_LABELED in arrays:
+            is_counted &= arrays[IS_LABELED]
+        return arrays["label_ids"][is_counted]
 
     def _class_names(self):
         has_classes = self.problem == "single_label" and not self._ranks

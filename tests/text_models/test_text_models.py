@@ -546,6 +546,9 @@ def test_texts_without_labels_have_a_teacher(encoder):
     assert found == [row["label"] for row in teacher.predict(texts)]
     # Texts without labels have no part in the loss of the labels.
     some = ["good", None, "bad", None] * 2
+    with model._learning_from(teacher, 0.5, 1.0):
+        features = model._features(texts, some)
+    assert model._label_ids(features).tolist() == [1, 0, 1, 0]
     arrays = {}
     for weight in (0.0, 1.0):
         student = load(encoder, "classifier")
