@@ -4,10 +4,8 @@ Its options and files are explained in options/embeddings.py.
 """
 
 import dataclasses
-import functools
 import os
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -53,7 +51,7 @@ def run(config: EmbeddingsConfig) -> TrainingResult:
         [_read(part, largest, is_scored) for part in parts],
         name="embeddings",
         steps=_Steps(task, is_scored),
-        serve=functools.partial(_served, task=task),
+        serve=lambda model: ServedEncoder.of_task(model, task, task.encoding),
         facts={
             "task": data_set.name,
             "pooling": config.pooling,
@@ -150,15 +148,6 @@ def _task(
         is_scored,
         **settings.model_options(config, start.config),
     )
-
-
-def _served(model: Any, task: EmbeddingTask) -> ServedEncoder:
-    """Returns the model to export, which takes strings."""
-
-    def choose(outputs, input_mask):
-        return {"vector": task.vectors(outputs, input_mask)}
-
-    return ServedEncoder(model, task.encoding, choose)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,14 @@
 """Vectors of texts in a graph."""
 
 from collections.abc import Callable
+from typing import Any, Self
 
 import keras
 import tensorflow as tf
 
 from bert_tf.serving.served import ServedWindows
 from bert_tf.serving.windows import Tensors, in_batches, pool
+from bert_tf.tasks.embedding import EmbeddingTask
 from bert_tf.tasks.encoding import TextEncoding
 
 
@@ -62,6 +64,20 @@ class ServedEncoder(ServedWindows):
         super().__init__(model, encoding)
         self._choose = choose
         self._finish = finish
+
+    @classmethod
+    def of_task(
+        cls, model: keras.Model, task: EmbeddingTask, encoding: TextEncoding
+    ) -> Self:
+        """Serves the vectors of a task; `encoding` is that of single texts."""
+
+        def choose(outputs: Tensors, input_mask: tf.Tensor) -> Any:
+            return task.row_outputs({"input_mask": input_mask}, outputs)
+
+        def finish(vectors: tf.Tensor) -> tf.Tensor:
+            return task.decode({"vector": vectors})["vector"]
+
+        return cls(model, encoding, choose, finish)
 
     @property
     def example(self) -> dict[str, list]:

@@ -229,14 +229,10 @@ class EmbeddingTask(FineTuningTask):
         vector = outputs["vector"]
         return {"vector": unit(vector) if self.normalize else vector}
 
-    def vectors(self, outputs: Mapping, input_mask: Any):
-        """Returns the vectors of texts, float32 [B, H]."""
-        return pool(outputs, input_mask, self.pooling, self.normalize)
-
     def _pairs(self, features: Mapping, outputs: Mapping):
         """Returns the vectors of pairs, float32 [B, 2, H]."""
-        mask = flatten(features)["input_mask"]
-        vectors = self.vectors(outputs, mask)
+        rows = self.row_outputs(flatten(features), outputs)
+        vectors = self.decode(rows)["vector"]
         return ops.reshape(vectors, (-1, 2, vectors.shape[-1]))
 
     def element_losses(self, features: Mapping, outputs: Mapping) -> Any:

@@ -393,18 +393,13 @@ class TextEmbedder(TextModel):
                 self._prompt(None),
             )
 
-        task = self.make_task()
-
-        def choose(outputs, input_mask):
-            return task.row_outputs({"input_mask": input_mask}, outputs)
-
         has_windows = self.doc_stride is not None
         encoding = (
             self._encoding()
             if has_windows
             else self.make_encoding(TextEncoding)
         )
-        return ServedEncoder(self.model, encoding, choose, self._finish)
+        return ServedEncoder.of_task(self.model, self.make_task(), encoding)
 
     def get_config(self):
         own = {name: getattr(self, name) for name in (*_RECORDED, "doc_stride")}
