@@ -83,7 +83,7 @@ def new_pipeline(options: str) -> "beam.Pipeline":
         # Beam's parser prints a hundred lines of usage and exits.
         with contextlib.redirect_stderr(stderr):
             parsed = PipelineOptions(flags)
-            given = parsed.get_all_options(retain_unknown_options=True)
+            values = parsed.get_all_options(retain_unknown_options=True)
             standard = parsed.view_as(StandardOptions)
     except SystemExit as error:
         reason = stderr.getvalue().splitlines()[-1].partition("error: ")[2]
@@ -91,9 +91,9 @@ def new_pipeline(options: str) -> "beam.Pipeline":
     name = _runner_name(standard.runner, StandardOptions.KNOWN_RUNNER_NAMES)
     _check_flags(options, flags)
     if name not in _RUNNERS_WITH_OPTIONS and "." not in name:
-        known = PipelineOptions([]).get_all_options()
-        for unknown in given.keys() - known.keys():
-            advice = did_you_mean(unknown, known)
+        beam_options = PipelineOptions([]).get_all_options()
+        for unknown in values.keys() - beam_options.keys():
+            advice = did_you_mean(unknown, beam_options)
             reason = f"there is no option --{unknown}.{advice}"
             raise _options_error(options, reason)
     runner = name
@@ -131,18 +131,18 @@ def _options_error(options: str, reason: str) -> InputError:
     return InputError(f"`beam_options={options!r}` cannot be used: {line}")
 
 
-def _runner_name(given: str | None, known: list[str]) -> str:
+def _runner_name(wish: str | None, runners: list[str]) -> str:
     """Returns the runner's name as Beam spells it; a custom one as given."""
-    name = given or _DIRECT_RUNNER
+    name = wish or _DIRECT_RUNNER
     if "." in name:
         return name
-    by_lower_case = {runner.lower(): runner for runner in known}
+    by_lower_case = {runner.lower(): runner for runner in runners}
     for spelling in (name.lower(), f"{name.lower()}runner"):
         if spelling in by_lower_case:
             return by_lower_case[spelling]
     raise wrong_value(
         "--runner in `beam_options`",
-        f"one of {listed(known, last='or', most=20)}",
+        f"one of {listed(runners, last='or', most=20)}",
         name,
     )
 
@@ -171,8 +171,8 @@ def run(pipeline: "beam.Pipeline") -> None:
         state = result.wait_until_finish()
     except Exception as error:
         # Runners pass on a worker's exception within a long text.
-        if found := _WORKER_ERROR.search(str(error)):
-            raise InputError(found[1]) from error
+        if match := _WORKER_ERROR.search(str(error)):
+            raise InputError(match[1]) from error
         if isinstance(error, InputError | NotImplementedError):
             message = str(error).partition(" [while running")[0]
             raise InputError(message) from error
@@ -308,7 +308,7 @@ def assemble(pipeline: "beam.Pipeline", job: _Job) -> None:
         call = beam.Map(lambda _, *values: function(*values), *inputs)
         return start | label >> call
 
-    read = (
+    contents = (
         pipeline
         | "Tasks" >> beam.Create(job.tasks)
         | "Spread the tasks" >> beam.Reshuffle()
@@ -317,9 +317,9 @@ def assemble(pipeline: "beam.Pipeline", job: _Job) -> None:
         # Without it, a runner may read the text again for each use.
         | "Keep the text" >> beam.Reshuffle()
     )
-    sections = read | "Sections" >> beam.FlatMap(_sections)
+    sections = contents | "Sections" >> beam.FlatMap(_sections)
     entries = AsIter(sections | "Entries" >> beam.Map(cluster.entry_of))
-    reports = AsIter(read | "Reports" >> beam.FlatMap(_reports))
+    reports = AsIter(contents | "Reports" >> beam.FlatMap(_reports))
     number = functools.partial(SectionTable.of, job.config)
     table = AsSingleton(once("Number the documents", number, entries, reports))
     cut = sections | "Cut" >> beam.FlatMap(
@@ -330,14 +330,14 @@ def assemble(pipeline: "beam.Pipeline", job: _Job) -> None:
         InstanceTable.of, job.outputs, job.sizes.instances
     )
     instances = AsSingleton(once("Count the instances", count, counts, table))
-    made = [cut | "Complete" >> beam.Map(lambda c: c.complete)]
+    complete = [cut | "Complete" >> beam.Map(lambda c: c.complete)]
     if job.config.next_sentence:
         grouped = {
             "sections": sections
             | "Replicate" >> beam.FlatMap(cluster.replicate, table),
             "requests": cut | "Requests" >> beam.FlatMap(lambda c: c.requests),
         } | "Group by section" >> beam.CoGroupByKey()
-        made.append(
+        complete.append(
             grouped
             | "Complete the pairs"
             >> beam.FlatMap(
@@ -345,7 +345,7 @@ def assemble(pipeline: "beam.Pipeline", job: _Job) -> None:
             )
         )
     shards = AsIter(
-        made
+        complete
         | "All instances" >> beam.Flatten()
         | "Assign chunks"
         >> beam.FlatMap(cluster.assign_chunks, job.config, instances)
@@ -384,8 +384,8 @@ def _join_chunks(
     written: tuple[int, Iterable[tuple[int, WrittenChunk]]], job: _Job
 ) -> Shard:
     """Concatenates the chunks of an output file."""
-    number, found = written
-    chunks = dict(found)
+    number, pairs = written
+    chunks = dict(pairs)
     checksum = hashlib.sha256()
     counts: collections.Counter[str] = collections.Counter()
     with files.atomic_writer(job.temporaries[number]) as file:

@@ -91,7 +91,7 @@ class SectionTable:
           entries: The `entry_of` each section, in any order.
           reports: The reports of all tasks, in any order.
         """
-        table = np.unique(np.array(found := list(entries), ENTRY))
+        table = np.unique(np.array(rows := list(entries), ENTRY))
         ends = np.cumsum(table["documents"] - table["continues"])
         counts: collections.Counter[str] = collections.Counter()
         errors = {}
@@ -101,7 +101,7 @@ class SectionTable:
             counts.update(report.counts)
             if report.error:
                 errors[report.number] = report.error
-        require_once(len(found), len(table), num_sections)
+        require_once(len(rows), len(table), num_sections)
         counts["documents"] = int(ends[-1]) if len(ends) else 0
         try:
             creation.check_text(config, counts)
@@ -188,12 +188,12 @@ class SectionTable:
         return first + positions, first + piece_ends(positions, lengths, size)
 
 
-def require_once(found: int, different: int, expected: int) -> None:
+def require_once(arrived: int, different: int, expected: int) -> None:
     """Raises RuntimeError unless a runner passed on each element once."""
-    if not found == different == expected:
+    if not arrived == different == expected:
         raise RuntimeError(
             f"The runner lost or repeated elements: of {expected} elements, "
-            f"{found} arrived, {different} of them different."
+            f"{arrived} arrived, {different} of them different."
         )
 
 
@@ -374,11 +374,11 @@ def complete_pairs(
         any number of batches, which are read a few at a time.
       size: See `text.Pieces`.
     """
-    (index, _), found = grouped
-    [section] = found["sections"]
+    (index, _), group = grouped
+    [section] = group["sections"]
     text = table.section(index, section)
     offsets = text.corpus.sentence_offsets
-    for requests in _rebatched(found["requests"]):
+    for requests in _rebatched(group["requests"]):
         drafts = requests.pairs
         first, end = table.segments(
             index, text, drafts["other_document"], drafts["point"], size
@@ -501,12 +501,12 @@ def write_chunk(
     return plan.shard, (first, dataclasses.replace(chunk, data=b""))
 
 
-def _rows_of(wanted: np.ndarray, found: np.ndarray) -> np.ndarray:
-    """Returns where in `found` each of the same numbers in `wanted` is."""
-    order = np.argsort(found)
-    is_wanted = np.isin(found, wanted)
-    require_once(len(found), len(np.unique(found[is_wanted])), len(wanted))
-    return order[np.searchsorted(found[order], wanted)]
+def _rows_of(wanted: np.ndarray, indexes: np.ndarray) -> np.ndarray:
+    """Returns where in `indexes` each of the same numbers in `wanted` is."""
+    order = np.argsort(indexes)
+    is_wanted = np.isin(indexes, wanted)
+    require_once(len(indexes), len(np.unique(indexes[is_wanted])), len(wanted))
+    return order[np.searchsorted(indexes[order], wanted)]
 
 
 def chunk_path(folder: str, first: int) -> str:

@@ -585,9 +585,11 @@ def casing_of(outputs: Iterable[str]) -> dict[str, bool | None]:
       `do_lower_case` and `strip_accents` if there are manifests and all agree;
       otherwise an empty dict. Only the first output of a job has a manifest.
     """
-    found = list(_manifest_settings(outputs, "do_lower_case", "strip_accents"))
-    agree = found and all(casing == found[0] for casing in found)
-    return found[0] if agree else {}
+    casings = list(
+        _manifest_settings(outputs, "do_lower_case", "strip_accents")
+    )
+    agree = casings and all(casing == casings[0] for casing in casings)
+    return casings[0] if agree else {}
 
 
 def require_next_sentence(outputs: Iterable[str]) -> None:
@@ -596,8 +598,8 @@ def require_next_sentence(outputs: Iterable[str]) -> None:
     All labels of such records are equal, which a model would learn at once.
     """
     for path in outputs:
-        found = list(_manifest_settings([path], "next_sentence"))
-        if found == [{"next_sentence": False}]:
+        settings = list(_manifest_settings([path], "next_sentence"))
+        if settings == [{"next_sentence": False}]:
             raise InputError(
                 f"{path} was made with `next_sentence=False`. Pass "
                 "`next_sentence=False` here too."

@@ -132,12 +132,12 @@ def _in_lock_step(
         config.seed(CUTTING), documents, pieces.positions[piece], number_of_pass
     )
     cursor, end = pieces.first[piece], pieces.stop[piece]
-    made, rows_made = [], []
+    batches, rows_made = [], []
     for number in itertools.count():
         instances, cursor = step(
             randomness.subkeys(keys, number), documents, cursor, end
         )
-        made.append(instances)
+        batches.append(instances)
         rows_made.append(rows)
         active = cursor < end
         if not active.any():
@@ -146,7 +146,7 @@ def _in_lock_step(
             values[active] for values in (rows, keys, documents, cursor, end)
         )
     order = np.argsort(np.concatenate(rows_made), kind="stable")
-    return np.concatenate(made)[order]
+    return np.concatenate(batches)[order]
 
 
 def _draft_step(
