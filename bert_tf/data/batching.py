@@ -211,17 +211,17 @@ def _similar_rows(
     """
     quarter = len(lengths) // (_WINDOWS_PER_EPOCH * plan.shape[1])
     size = max(1, min(quarter, _MOST_BATCHES_SORTED))
-    found = np.empty_like(plan)
+    similar = np.empty_like(plan)
     for first in range(0, len(plan), size):
         flat = plan[first : first + size].reshape(-1)
         order = np.argsort(lengths[flat], kind="stable")
         by_length = flat[order].reshape(-1, plan.shape[1])
         numbers = np.arange(len(by_length))
         # Batches of similar rows, in random order.
-        found[first : first + size] = by_length[
+        similar[first : first + size] = by_length[
             permute(numbers, len(numbers), (seed, _WINDOW, start + first))
         ]
-    return found
+    return similar
 
 
 def evaluation_plan(

@@ -182,10 +182,10 @@ class _Gatherer:
         }
 
     def _gather(self, name, values, rows, length) -> tf.Tensor:
-        found = tf.gather(values, tf.maximum(rows, 0))
+        gathered = tf.gather(values, tf.maximum(rows, 0))
         if name in self._sequences:
-            found = found[..., :length]
-        if found.dtype.is_integer:
-            found = tf.cast(found, tf.int32)
-        exists = tf.reshape(rows >= 0, [-1] + [1] * (len(found.shape) - 1))
-        return tf.where(exists, found, tf.zeros([], found.dtype))
+            gathered = gathered[..., :length]
+        if gathered.dtype.is_integer:
+            gathered = tf.cast(gathered, tf.int32)
+        exists = tf.reshape(rows >= 0, [-1] + [1] * (len(gathered.shape) - 1))
+        return tf.where(exists, gathered, tf.zeros([], gathered.dtype))

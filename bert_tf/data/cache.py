@@ -60,7 +60,7 @@ def key(
         for field in dataclasses.fields(encoding)
     }
     vocab = settings.pop("vocab")
-    found = {
+    facts = {
         "format": _FORMAT,
         "sources": list(map(files.checksum, sources)),
         "reading": reading or {},
@@ -68,7 +68,7 @@ def key(
         "vocabulary": checksum(f"{token}\n".encode() for token in vocab),
         **settings,
     }
-    return json.loads(json.dumps(found))
+    return json.loads(json.dumps(facts))
 
 
 def checksum(blocks: Iterable[bytes]) -> str:
@@ -128,14 +128,14 @@ def _reason_to_write(path: str, wanted: Mapping[str, Any]) -> str | None:
         manifest = files.read_json(manifest_path)
     except InputError as error:
         return f"the manifest of the existing file is damaged: {error}"
-    found = manifest.get("key")
-    if not isinstance(found, dict):
-        found = {}
+    recorded = manifest.get("key")
+    if not isinstance(recorded, dict):
+        recorded = {}
     missing = object()
     differing = [
         name
-        for name in {**wanted, **found}
-        if found.get(name, missing) != wanted.get(name, missing)
+        for name in {**wanted, **recorded}
+        if recorded.get(name, missing) != wanted.get(name, missing)
     ]
     if differing:
         return f"the existing file has other {', '.join(differing)}"

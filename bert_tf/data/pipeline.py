@@ -81,20 +81,24 @@ def training_dataset(
     Raises:
       InputError: A file cannot be read, or its records do not fit the schema.
     """
-    found = RecordFiles(files, schema, ranges)
+    record_files = RecordFiles(files, schema, ranges)
     first_epoch, rest = 0, 0
     if start_example:
-        total = _epoch_length(found, schema, packing)
+        total = _epoch_length(record_files, schema, packing)
         first_epoch, rest = divmod(start_example, total)
 
     def read(number: tf.Tensor) -> tf.data.Dataset:
         if packing is None:
-            return found.read(number)
+            return record_files.read(number)
         # Each file is packed on its own.
-        return packing.rows(found.read(number), parser(size_schema(schema)))
+        return packing.rows(
+            record_files.read(number), parser(size_schema(schema))
+        )
 
     epochs = tf.data.Dataset.range(first_epoch, np.iinfo(np.int64).max)
-    examples = epochs.flat_map(lambda epoch: _epoch(found, seed, epoch, read))
+    examples = epochs.flat_map(
+        lambda epoch: _epoch(record_files, seed, epoch, read)
+    )
     examples = examples.skip(rest).shard(num_shards, shard)
     batches = examples.batch(batch_size, drop_remainder=True)
     return map_ahead(batches, parser(schema, vocab_size, packing))
@@ -131,9 +135,9 @@ def evaluation_dataset(
       including those marked so in the file; and `example_index`, the number of
       the example among those of all shards, -1 for those that fill up a batch.
     """
-    found = RecordFiles(files, schema, ranges)
-    total = found.count(max_examples)
-    examples = found.numbers().flat_map(found.read).take(total)
+    record_files = RecordFiles(files, schema, ranges)
+    total = record_files.count(max_examples)
+    examples = record_files.numbers().flat_map(record_files.read).take(total)
     filler: Any
     if packing is None:
         zeros = {
@@ -185,8 +189,12 @@ def fill(
 
     The other arguments and the errors are those of `training_dataset`.
     """
-    found = RecordFiles(files, schema, ranges)
-    examples = found.numbers().flat_map(found.read).take(max_examples or -1)
+    record_files = RecordFiles(files, schema, ranges)
+    examples = (
+        record_files.numbers()
+        .flat_map(record_files.read)
+        .take(max_examples or -1)
+    )
     with input_errors(files):
         return Fill.sum(packing.tallies(examples, parser(size_schema(schema))))
 
@@ -203,8 +211,10 @@ def whole_file(
     The arguments, the batches and the errors are those of `training_dataset`,
     but the last batch may be smaller.
     """
-    found = RecordFiles([file], schema)
-    batches = found.numbers().flat_map(found.read).batch(batch_size)
+    record_files = RecordFiles([file], schema)
+    batches = (
+        record_files.numbers().flat_map(record_files.read).batch(batch_size)
+    )
     return map_ahead(batches, parser(schema, vocab_size))
 
 

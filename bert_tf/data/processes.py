@@ -71,7 +71,7 @@ def track(
     title: str,
     unit: str,
     total: int | None = None,
-    done: int = 0,
+    count: int = 0,
 ) -> Iterator[Item]:
     """Yields the results and shows the progress, as a bar or in the log.
 
@@ -81,30 +81,30 @@ def track(
       title: The work, for "Writing: 12,345 of ...".
       unit: The unit, for "... 67,890 instances".
       total: The number of all units, if known.
-      done: The number of units that were done before.
+      count: The number of units that were done before.
     """
     on_terminal = sys.stderr.isatty()
     start = last_line = time.monotonic()
-    before = done
+    before = count
     of_total = f" of {total:,}" if total else ""
     with tqdm.tqdm(
         desc=title,
         unit=f" {unit}",
         unit_scale=True,
-        initial=done,
+        initial=count,
         total=total,
         leave=False,
         disable=not on_terminal,
     ) as bar:
         for result in results:
             yield result
-            done += size(result)
+            count += size(result)
             bar.update(size(result))
             now = time.monotonic()
             if not on_terminal and now - last_line > SECONDS_BETWEEN_LINES:
                 last_line = now
-                rate = f"{(done - before) / (now - start):,.0f} a second"
-                logging.info(f"{title}: {done:,}{of_total} {unit}, {rate}")
+                rate = f"{(count - before) / (now - start):,.0f} a second"
+                logging.info(f"{title}: {count:,}{of_total} {unit}, {rate}")
 
 
 def available_cpus() -> int:

@@ -98,9 +98,9 @@ def _encode_rows(
     example = _field(_FIRST, _join(entries))
     data = np.concatenate(example.parts, axis=1)
     keep = np.concatenate(example.keep, axis=1)
-    kept = data[keep].tobytes()
+    encoded = data[keep].tobytes()
     ends = np.cumsum(example.sizes).tolist()
-    return (kept[a:b] for a, b in itertools.pairwise([0, *ends]))
+    return (encoded[a:b] for a, b in itertools.pairwise([0, *ends]))
 
 
 def _encode_feature(feature: Feature, values: np.ndarray) -> _Columns:
@@ -306,9 +306,9 @@ def check_first_record(path: str, schema: Schema, offset: int = 0) -> bool:
     record = next(_frames(path, read_data=True, offset=offset), None)
     if record is None:
         return False
-    found = _parse_example(record, path)
+    kinds = _parse_example(record, path)
     for feature in schema:
-        _check_feature(path, feature, found)
+        _check_feature(path, feature, kinds)
     return True
 
 
@@ -323,24 +323,24 @@ def _parse_example(record: bytes, path: str) -> dict[str, tuple[str, int]]:
         raise in_file(
             path, "the first record is not a tf.train.Example."
         ) from error
-    found = {}
+    kinds = {}
     for name, feature in features.items():
         kind = feature.WhichOneof("kind") or "int64_list"
         size = len(getattr(feature, kind).value)
-        found[name] = _DTYPE_OF_KIND[kind], size
-    return found
+        kinds[name] = _DTYPE_OF_KIND[kind], size
+    return kinds
 
 
 def _check_feature(
-    path: str, feature: Feature, found: Mapping[str, tuple[str, int]]
+    path: str, feature: Feature, kinds: Mapping[str, tuple[str, int]]
 ) -> None:
-    if feature.name not in found:
+    if feature.name not in kinds:
         raise in_file(
             path,
             f"the records have no feature {feature.name}, only "
-            f"{listed(sorted(found)) or 'empty examples'}.",
+            f"{listed(sorted(kinds)) or 'empty examples'}.",
         )
-    dtype, size = found[feature.name]
+    dtype, size = kinds[feature.name]
     if dtype != feature.dtype:
         raise in_file(
             path, f"{feature.name} must be {feature.dtype}; got {dtype}."
@@ -368,17 +368,17 @@ def _frames(path: str, read_data: bool, offset: int = 0) -> Iterator[bytes]:
     number = position = 0  # The position counts decompressed bytes.
     with files.open_read(path) as file, files.gzip_faults(path):
         file.seek(offset)
-        while found := file.read(HEADER_SIZE):
+        while head := file.read(HEADER_SIZE):
             place = f"record {number} (from 0) at byte {position:,}. {_ADVICE}"
-            length = int.from_bytes(found[:8], "little")
-            if found != header(length):
+            length = int.from_bytes(head[:8], "little")
+            if head != header(length):
                 if number == 0:
                     raise InputError(
                         f"{path} is not a TFRecord file: it starts with "
-                        f"{found!r}. Make one from text with "
+                        f"{head!r}. Make one from text with "
                         "create_pretraining_data.py."
                     )
-                if len(found) < HEADER_SIZE:
+                if len(head) < HEADER_SIZE:
                     raise DamageError(f"{path} is cut off within {place}")
                 raise DamageError(f"{path} has a wrong length in {place}")
             data = b""
@@ -386,10 +386,10 @@ def _frames(path: str, read_data: bool, offset: int = 0) -> Iterator[bytes]:
                 file.seek(length, os.SEEK_CUR)
             else:
                 data = file.read(length)
-            found = file.read(FOOTER_SIZE)
-            if len(found) < FOOTER_SIZE:
+            head = file.read(FOOTER_SIZE)
+            if len(head) < FOOTER_SIZE:
                 raise DamageError(f"{path} is cut off within {place}")
-            if read_data and found != footer(data):
+            if read_data and head != footer(data):
                 raise DamageError(f"{path} has a wrong checksum in {place}")
             yield data
             number += 1
@@ -432,8 +432,8 @@ def find_readable(paths: Sequence[str]) -> ReadableRecords:
     """Scans TFRecord files with `scan_file`; warns of damaged ones."""
     logging.info("Reading %d file(s) for damaged records", len(paths))
     with futures.ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
-        found = dict(zip(paths, pool.map(scan_file, paths), strict=True))
-    for path, (_, faults) in found.items():
+        scans = dict(zip(paths, pool.map(scan_file, paths), strict=True))
+    for path, (_, faults) in scans.items():
         if faults:
             logging.warning(
                 "%s: %d damaged place(s) are skipped; the first: %s",
@@ -441,10 +441,10 @@ def find_readable(paths: Sequence[str]) -> ReadableRecords:
                 len(faults),
                 faults[0],
             )
-    num_faults = sum(len(faults) for _, faults in found.values())
+    num_faults = sum(len(faults) for _, faults in scans.values())
     logging.info("Damaged places in all files: %d", num_faults)
     return ReadableRecords(
-        {path: ranges for path, (ranges, _) in found.items()}, num_faults
+        {path: ranges for path, (ranges, _) in scans.items()}, num_faults
     )
 
 
@@ -499,10 +499,10 @@ def _scan_uncompressed(path: str) -> tuple[list[RecordRange], list[str]]:
 def _record_end(file: io.BufferedIOBase, start: int, size: int) -> int | None:
     """Returns the end of the record at byte `start`; None if it is damaged."""
     file.seek(start)
-    found = file.read(HEADER_SIZE)
-    length = int.from_bytes(found[:8], "little")
+    head = file.read(HEADER_SIZE)
+    length = int.from_bytes(head[:8], "little")
     end = start + HEADER_SIZE + length + FOOTER_SIZE
-    if end > size or found != header(length):
+    if end > size or head != header(length):
         return None
     data = file.read(length)
     return end if file.read(FOOTER_SIZE) == footer(data) else None
@@ -522,8 +522,8 @@ def _next_record(file: io.BufferedIOBase, position: int, size: int) -> int:
         while place <= last:
             if block[place : place + HEADER_SIZE] == _ZEROS:
                 # Skip zeros but the last 11: the next header may begin there.
-                found = _NOT_ZERO.search(block, place)
-                place = found.start() if found else len(block)
+                match = _NOT_ZERO.search(block, place)
+                place = match.start() if match else len(block)
                 place -= HEADER_SIZE - 1
             elif _record_end(file, position + place, size) is not None:
                 return position + place

@@ -145,8 +145,8 @@ def _read_table(
         if header:
             cells = _unnamed_cells(columns, columns, header[0])
     elif header:
-        given, columns = columns, _in_header(columns, *header, optional)
-        cells = _unnamed_cells(given, columns, header[0])
+        names, columns = columns, _in_header(columns, *header, optional)
+        cells = _unnamed_cells(names, columns, header[0])
         count = len(header[0])
     else:
         columns = _replaced(columns, lambda column: _as_number(column, path))
@@ -195,11 +195,11 @@ def _numbered(columns: str) -> tuple[Columns, int]:
         if name not in "_*":
             number -= len(names) * (number > star)
             numbers[name] = (*numbers.get(name, ()), number)
-    found: Columns = {
+    numbers_of: Columns = {
         name: several if len(several) > 1 else several[0]
         for name, several in numbers.items()
     }
-    return found, len(names) - ("*" in names)
+    return numbers_of, len(names) - ("*" in names)
 
 
 def _in_header(
@@ -215,24 +215,24 @@ def _in_header(
     names = [name.strip() for name in header]
 
     def find(column: Column) -> list[int]:
-        found = [n for n, name in enumerate(names) if name == column]
-        if not found and _is_number(column):
+        numbers = [n for n, name in enumerate(names) if name == column]
+        if not numbers and _is_number(column):
             number = int(column)
             if -len(names) <= number < len(names):
-                found = [number % len(names)]
-        return found
+                numbers = [number % len(names)]
+        return numbers
 
     def number_of(column: Column) -> int:
-        found = find(column)
-        if not found:
+        numbers = find(column)
+        if not numbers:
             raise _no_column(column, names, where)
-        if len(found) > 1:
+        if len(numbers) > 1:
             raise in_file(
                 where,
-                f"{len(found)} columns are named {column!r}. Give the number "
+                f"{len(numbers)} columns are named {column!r}. Give the number "
                 "of the column, from 0.",
             )
-        return found[0]
+        return numbers[0]
 
     present = {
         name: column
@@ -243,7 +243,9 @@ def _in_header(
 
 
 def _unnamed_cells(
-    given: Mapping[str, Any], columns: Mapping[str, Any], header: Sequence[str]
+    by_name: Mapping[str, Any],
+    columns: Mapping[str, Any],
+    header: Sequence[str],
 ) -> dict[str, Any]:
     """Returns the header's cells of columns that were given by number.
 
@@ -253,16 +255,16 @@ def _unnamed_cells(
     its columns from 0, as pandas does for columns without names.
 
     Args:
-      given: Columns as the user gave them.
+      by_name: Columns as the user gave them.
       columns: The numbers of those that were found.
       header: The first row of the file.
     """
     names = [cell.strip() for cell in header]
     counted = names[1:] if names[0] == "" else names
-    given = {name: given[name] for name in columns}
+    by_name = {name: by_name[name] for name in columns}
     if counted == [*map(str, range(len(counted)))]:
         return {}
-    if not all(map(_is_number, _flat(given))):
+    if not all(map(_is_number, _flat(by_name))):
         return {}
 
     def cell(column: Column, number: int) -> str | None:
@@ -274,10 +276,10 @@ def _unnamed_cells(
         return None if is_name else header[number]
 
     return {
-        name: tuple(map(cell, given[name], found))
-        if isinstance(found, tuple)
-        else cell(given[name], found)
-        for name, found in columns.items()
+        name: tuple(map(cell, by_name[name], position))
+        if isinstance(position, tuple)
+        else cell(by_name[name], position)
+        for name, position in columns.items()
     }
 
 
@@ -389,8 +391,8 @@ def read_csv(path: str) -> Iterator[Fields]:
         if fields is None:
             return
         if fields:
-            shown = (f.replace(_CARRIAGE_RETURN, "\r") for f in fields)
-            yield tuple(shown), where
+            restored = (f.replace(_CARRIAGE_RETURN, "\r") for f in fields)
+            yield tuple(restored), where
 
 
 def _hide_carriage_returns(line: str) -> str:
