@@ -98,15 +98,15 @@ def load(
     path = os.fspath(path)
     model.build()
     if folder := peft_adapters.find(path):
-        read = peft_adapters.read(folder, model.config)
-        found = _Adapters(*read, facts={}, other_weights=None)
+        contents = peft_adapters.read(folder, model.config)
+        adapters = _Adapters(*contents, facts={}, other_weights=None)
     else:
-        found = _read(path)
-    _check(found, model, path, facts)
+        adapters = _read(path)
+    _check(adapters, model, path, facts)
     if not model.adapters():
-        model.add_adapters(found.layers)
+        model.add_adapters(adapters.layers)
     variables = checkpoint_variables(model)
-    for name, value in found.values.items():
+    for name, value in adapters.values.items():
         variables[name].assign(value)
 
 
@@ -138,10 +138,10 @@ def _read(path: str) -> _Adapters:
 
 
 def _check(
-    found: _Adapters, model: keras.Model, path: str, facts: Mapping[str, Any]
+    adapters: _Adapters, model: keras.Model, path: str, facts: Mapping[str, Any]
 ) -> None:
     """Raises InputError unless a model, which is built, can load a file."""
-    ours, layers = model.adapters(), found.layers
+    ours, layers = model.adapters(), adapters.layers
     if ours and ours != layers:
         raise in_file(
             path,
@@ -149,7 +149,7 @@ def _check(
             f"{_described(ours)}. Load them into a model without adapters.",
         )
     for name, value in json.loads(json.dumps(facts)).items():
-        theirs = found.facts.get(name, value)
+        theirs = adapters.facts.get(name, value)
         if theirs != value:
             raise in_file(
                 path,
@@ -162,24 +162,24 @@ def _check(
         for name, variable in variables.items()
         if not is_adapter(name)
     } | _adapter_shapes(layers, model, path)
-    for name, value in sorted(found.values.items()):
+    for name, value in sorted(adapters.values.items()):
         if shapes.get(name) != value.shape:
             raise in_file(
                 path,
                 f"{shortened(name)[1:-1]} has the shape {value.shape}; "
                 f"{model.name} has {shapes.get(name) or 'no such weight'}.",
             )
-    if missing := {*filter(is_adapter, shapes)} - {*found.values}:
+    if missing := {*filter(is_adapter, shapes)} - {*adapters.values}:
         raise in_file(path, f"there is no {min(missing)}.")
-    if found.other_weights is None:
+    if adapters.other_weights is None:
         logging.warning(
             "%s: PEFT does not record to which weights its adapters belong. "
             "They must be those of %s",
             path,
             model.name,
         )
-    elif found.other_weights != _checksum_without(
-        model, variables, found.values
+    elif adapters.other_weights != _checksum_without(
+        model, variables, adapters.values
     ):
         raise in_file(
             path,
@@ -197,14 +197,14 @@ def _adapter_shapes(
         for name, weight in checkpoint_variables(model).items()
         if name.endswith("/kernel")
     }
-    known = {
+    possible = {
         f"encoder/layer_{n}/{layer}"
         for n in range(model.config.num_hidden_layers)
         for layer in LORA_LAYERS.values()
     }
     shapes = {}
     for layer, (rank, _) in layers.items():
-        if layer not in known:
+        if layer not in possible:
             raise in_file(
                 path,
                 f"there is an adapter of {shortened(layer)}, which is not a "

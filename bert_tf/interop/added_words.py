@@ -106,7 +106,7 @@ def add_words(source: Pretrained, path: str) -> Pretrained:
     tokenizer = FullTokenizer(vocab, lower, source.strip_accents)
     words = _read_words(path, tokenizer)
     pieces = [tokenizer.encode(word) for word in words]
-    shown = ", ".join(
+    quoted = ", ".join(
         f"{word} ({' '.join(tokenizer.convert_ids_to_tokens(ids))})"
         for word, ids in zip(words[:3], pieces, strict=False)
     )
@@ -115,7 +115,7 @@ def add_words(source: Pretrained, path: str) -> Pretrained:
         path,
         len(words),
         len(vocab),
-        shown + ", ..." * (len(words) > 3),
+        quoted + ", ..." * (len(words) > 3),
     )
     size = max(config.vocab_size, len(vocab) + len(words))
     return dataclasses.replace(
@@ -138,11 +138,11 @@ def _read_words(path: str, tokenizer: FullTokenizer) -> list[str]:
             continue
         parts = normalize(text).split()
         if len(parts) != 1:
-            found = " ".join(parts) or "nothing"
+            result = " ".join(parts) or "nothing"
             raise in_file(
                 path,
                 f"{text!r} cannot be one token: before it looks for tokens, "
-                f"the tokenizer makes it {found!r}. Remove it or change it.",
+                f"the tokenizer makes it {result!r}. Remove it or change it.",
                 line,
             )
         if len(parts[0]) > MOST_CHARACTERS:

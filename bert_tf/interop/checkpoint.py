@@ -142,14 +142,14 @@ class Pretrained:
     unsupported_modules: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for name, known in (
+        for name, choices in (
             ("head", HEADS),
             ("problem_type", PROBLEM_TYPES),
             ("objective", OBJECTIVES),
         ):
             value = getattr(self, name)
-            if value is not None and value not in known:
-                requirement = f"one of {listed(known, last='or')}"
+            if value is not None and value not in choices:
+                requirement = f"one of {listed(choices, last='or')}"
                 raise wrong_value(f"{self.path}: {name}", requirement, value)
 
     @property
@@ -247,13 +247,13 @@ def read_metadata(folder: str) -> dict[str, Any]:
     Returns the fields of `Pretrained` that are recorded, by name, or raises
     InputError if one of the files is invalid.
     """
-    found: dict[str, Any] = {}
+    metadata: dict[str, Any] = {}
     if config_file := files.find_in(folder, CONFIG):
-        found["config"] = BertConfig.from_json_file(config_file)
+        metadata["config"] = BertConfig.from_json_file(config_file)
     if vocab_file := files.find_in(folder, VOCABULARY):
         # Not validated: an invalid vocabulary matters only to tokenizers.
-        found["vocab"] = tuple(read_tokens(vocab_file))
-    return found | _read_json(folder)
+        metadata["vocab"] = tuple(read_tokens(vocab_file))
+    return metadata | _read_json(folder)
 
 
 def write_metadata(folder: str, pretrained: Pretrained) -> None:
@@ -275,8 +275,8 @@ def write_trained_with(folder: str, pretrained: Pretrained) -> None:
 
 def read_trained_with(folder: str) -> dict[str, Any]:
     """Reads what `write_trained_with` has written."""
-    found = _read_json(folder)
-    return {name: found[name] for name in _TRAINED_WITH if name in found}
+    metadata = _read_json(folder)
+    return {name: metadata[name] for name in _TRAINED_WITH if name in metadata}
 
 
 def _write_json(folder: str, values: Mapping[str, Any]) -> None:
@@ -300,15 +300,15 @@ def _read_json(folder: str) -> dict[str, Any]:
     for name in sorted(values.keys() - _CHECKS.keys()):
         hint = did_you_mean(name, _CHECKS)
         logging.warning("%s: ignoring the unknown key %r.%s", path, name, hint)
-    known = {
+    metadata = {
         name: values[name] for name in _CHECKS if values.get(name) is not None
     }
-    for name, value in known.items():
+    for name, value in metadata.items():
         if _CHECKS[name] is COUNT:
-            known[name] = int(value)
-    if "labels" in known:
-        known["labels"] = tuple(known["labels"])
-    return known
+            metadata[name] = int(value)
+    if "labels" in metadata:
+        metadata["labels"] = tuple(metadata["labels"])
+    return metadata
 
 
 @contextlib.contextmanager
@@ -345,9 +345,9 @@ def find_unsupported(names: Iterable[str]) -> str | None:
             (n, name) for n, p in enumerate(_PREFERRED) if name.startswith(p)
         )
 
-    known = (*_PICKLES, _TENSORFLOW, _FLAX)
-    found = [name for name in names if name.endswith(known)]
-    return min(found, key=rank, default=None)
+    endings = (*_PICKLES, _TENSORFLOW, _FLAX)
+    unsupported = [name for name in names if name.endswith(endings)]
+    return min(unsupported, key=rank, default=None)
 
 
 def unsupported_format(path: str, repository: str | None = None) -> InputError:

@@ -57,13 +57,13 @@ class Conversion:
             )
         if self.bookkeeping:
             lines.append(f"kept        {len(self.bookkeeping)} optimizer slots")
-        for title, found in (
+        for title, reasons in (
             ("left over", self.left_over),
             ("missing", self.missing),
         ):
             lines += [
                 f"{title:<11} {len(names)}: {listed(names, most=3)} ({reason})"
-                for reason, names in found.items()
+                for reason, names in reasons.items()
             ] or [f"{title:<11} 0"]
         return "\n".join(lines)
 
@@ -107,7 +107,7 @@ def plan(
                 f"configuration says; got {_shape(held[name])}. Give the "
                 "configuration of this checkpoint.",
             )
-    kept = _kept_state(written, state, path) if keep_optimizer else []
+    bookkeeping = _kept_state(written, state, path) if keep_optimizer else []
     target = dataclasses.replace(
         source,
         head=head,
@@ -124,7 +124,7 @@ def plan(
     ]
     left_over[
         "optimizer state; keep_optimizer keeps that of the written weights"
-    ] = sorted({*state} - {*kept})
+    ] = sorted({*state} - {*bookkeeping})
     missing = _missing(table, written, head, to, path)
     reason = f"optional with head {head}"
     if to == "keras":
@@ -133,7 +133,7 @@ def plan(
         source,
         target,
         to,
-        tuple(kept),
+        tuple(bookkeeping),
         {why: names for why, names in left_over.items() if names},
         {reason: missing} if missing else {},
     )
@@ -188,8 +188,8 @@ def write(conversion: Conversion, folder: str) -> None:
         from bert_tf.interop import google
 
         weights = conversion.source.weights
-        kept = {name: weights[name] for name in conversion.bookkeeping}
-        google.write(folder, conversion.target, kept or None)
+        bookkeeping = {name: weights[name] for name in conversion.bookkeeping}
+        google.write(folder, conversion.target, bookkeeping or None)
 
 
 def _parts(head: str, to: str) -> set[str]:
@@ -205,20 +205,20 @@ def _check_dropped(
     unknown: Sequence[str], patterns: Sequence[str], path: str
 ) -> None:
     """Raises InputError unless every unknown variable matches a pattern."""
-    kept = list(unknown)
+    names = list(unknown)
     for pattern in patterns:
-        matched = fnmatch.filter(kept, pattern)
+        matched = fnmatch.filter(names, pattern)
         if not matched:
             raise wrong_value(
                 "`drop`",
                 f"a pattern of variables in {path} that are not BERT's",
                 pattern,
             )
-        kept = [name for name in kept if name not in matched]
-    if kept:
+        names = [name for name in names if name not in matched]
+    if names:
         raise in_file(
             path,
-            f"variables are not BERT's: {listed(kept, most=3)}. Leave them "
+            f"variables are not BERT's: {listed(names, most=3)}. Leave them "
             "out with `drop`, or correct num_hidden_layers.",
         )
 
@@ -332,7 +332,7 @@ def verify(conversion: Conversion, written: Pretrained) -> list[Check]:
     assert source.head is not None
     written = dataclasses.replace(written, head=source.head)
     probe = probe_batch(source.config, source.head)
-    expected, found = _run(source, probe), _run(written, probe)
+    expected, outputs = _run(source, probe), _run(written, probe)
     before, after = conversion.source.weights, written.weights
     facts, new_facts = _facts(source), _facts(written)
     checks = [
@@ -349,7 +349,7 @@ def verify(conversion: Conversion, written: Pretrained) -> list[Check]:
             sum(v not in (None, new_facts[n]) for n, v in facts.items()),
             0,
         ),
-        Check("outputs, read against written", _distance(expected, found), 0),
+        Check("outputs, read against written", _distance(expected, outputs), 0),
     ]
     if not has_transformers():
         return checks

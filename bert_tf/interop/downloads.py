@@ -172,12 +172,12 @@ def _check_headers(answer: Any, start: int, most_bytes: int) -> int | None:
     coding = answer.headers["Content-Encoding"] or "identity"
     if coding.lower() != "identity":
         raise _WrongAnswer(f"the server encodes the file as {coding}")
-    found = answer.headers["Content-Range"]
+    header = answer.headers["Content-Range"]
     if answer.status == http.HTTPStatus.PARTIAL_CONTENT and not re.match(
-        rf"bytes {start}-", found or ""
+        rf"bytes {start}-", header or ""
     ):
         raise _WrongAnswer(
-            f"the server sends the range {found!r} instead of bytes {start}-"
+            f"the server sends the range {header!r} instead of bytes {start}-"
         )
     length = answer.headers["Content-Length"]
     if length is None:

@@ -61,25 +61,27 @@ def require_complete(folder: str) -> None:
     Its vocabulary and its weights, all of which are read, have to fit its
     configuration.
     """
-    found = read(os.path.join(folder, PREFIX))
-    if found.config is None or found.vocab is None:
+    checkpoint = read(os.path.join(folder, PREFIX))
+    if checkpoint.config is None or checkpoint.vocab is None:
         raise in_file(folder, f"there is no {CONFIG} or no {VOCABULARY}.")
     path = os.path.join(folder, VOCABULARY)
-    require_fit(load_vocab(found.vocab, path), found.config.vocab_size, path)
+    require_fit(
+        load_vocab(checkpoint.vocab, path), checkpoint.config.vocab_size, path
+    )
     sizes = {
-        name: math.prod(found.weights.shapes[name])
-        for name in found.weights.shapes
+        name: math.prod(checkpoint.weights.shapes[name])
+        for name in checkpoint.weights.shapes
         if name.startswith("bert/") and not BOOKKEEPING.match(name)
     }
-    expected = found.config.num_parameters()
+    expected = checkpoint.config.num_parameters()
     if sum(sizes.values()) != expected:
         raise in_file(
-            found.path,
+            checkpoint.path,
             f"expected an encoder of {expected:,} weights, as {CONFIG} says, "
             f"found {sum(sizes.values()):,}.",
         )
     for name in sizes:
-        _ = found.weights[name]  # TensorFlow compares its checksum.
+        _ = checkpoint.weights[name]  # TensorFlow compares its checksum.
 
 
 def head_of(names: Iterable[str]) -> str | None:

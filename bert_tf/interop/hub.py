@@ -182,10 +182,10 @@ def _converting_errors(hub: Any, reference: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, errors.HTTPError) as error:
-        known = [
+        explanations = [
             text for kind, text in reasons.items() if isinstance(error, kind)
         ]
-        reason = known[0] if known else _in_one_line(error)
+        reason = explanations[0] if explanations else _in_one_line(error)
         raise InputError(f"cannot get {reference}: {reason}") from error
 
 

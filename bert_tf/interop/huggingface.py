@@ -339,11 +339,13 @@ def read_config(path: str) -> ConfigFile:
     values = settings_files.read_json(path)
     _check_config(values, path)
     architecture, *_ = values.get("architectures") or [None]
-    known = [field.name for field in dataclasses.fields(BertConfig)]
-    kept = _DEFAULTS | {name: values[name] for name in known if name in values}
-    kept["hidden_act"] = _ACTIVATIONS[str(kept["hidden_act"])]
+    field_names = [field.name for field in dataclasses.fields(BertConfig)]
+    ours = _DEFAULTS | {
+        name: values[name] for name in field_names if name in values
+    }
+    ours["hidden_act"] = _ACTIVATIONS[str(ours["hidden_act"])]
     try:
-        config = BertConfig.from_dict(kept)
+        config = BertConfig.from_dict(ours)
     except InputError as error:
         raise in_file(path, str(error)) from None
     if architecture not in (None, *_HEADS):
@@ -379,8 +381,8 @@ def _activation_fn(values: Mapping[str, Any]) -> str | None:
     newest = values.get("sentence_transformers")
     newest = newest.get("activation_fn") if isinstance(newest, dict) else None
     oldest = values.get("sbert_ce_default_activation_function")
-    found = newest or values.get("activation_fn") or oldest
-    return str(found) if found else None
+    name = newest or values.get("activation_fn") or oldest
+    return str(name) if name else None
 
 
 def _check_config(values: Mapping[str, Any], path: str) -> None:

@@ -237,7 +237,7 @@ def rows(config: BertConfig) -> tuple[WeightName, ...]:
         "C": 0,
         "2": 2,
     }
-    found = []
+    names = []
     for paragraph in _TABLE.strip().split("\n\n"):
         part, scopes, *lines = paragraph.splitlines()
         our_scope, their_scope = scopes.split()
@@ -247,8 +247,8 @@ def rows(config: BertConfig) -> tuple[WeightName, ...]:
                 ours = our_scope.replace("N", str(n)).lstrip("/") + ours
                 theirs = their_scope.replace("N", str(n)) + theirs
                 shape = tuple(sizes[letter] for letter in letters.split(","))
-                found.append(WeightName(part, ours, theirs, shape))
-    return tuple(found)
+                names.append(WeightName(part, ours, theirs, shape))
+    return tuple(names)
 
 
 def canonical(name: str) -> str:
@@ -261,8 +261,8 @@ def canonical(name: str) -> str:
 def head_of_parts(parts: Collection[str]) -> str | None:
     """Returns the head that the parts of a model determine, or None."""
     shared = {"encoder", "pooler"}
-    found = [h for h, x in HEADS.items() if {*x.parts} ^ {*parts} <= shared]
-    if len(found) > 1 and "pooler" not in parts:
+    heads = [h for h, x in HEADS.items() if {*x.parts} ^ {*parts} <= shared]
+    if len(heads) > 1 and "pooler" not in parts:
         # With a pooler: a classifier, multiple choice, or an old tagger.
-        found = [h for h in found if "pooler" not in HEADS[h].parts]
-    return found[0] if len(found) == 1 else None
+        heads = [h for h in heads if "pooler" not in HEADS[h].parts]
+    return heads[0] if len(heads) == 1 else None

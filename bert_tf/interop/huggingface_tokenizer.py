@@ -86,19 +86,19 @@ def read(folder: str, vocab_size: int) -> TokenizerSettings:
     settings = _normalizer(whole) | own
     where = os.path.join(folder, TOKENIZER)
     settings_files.check(settings, _CASING, where)
-    found = TokenizerSettings(
+    tokenizer = TokenizerSettings(
         _vocabulary_of(folder, whole),
         settings.get("do_lower_case"),
         settings.get("strip_accents"),
     )
-    if found.vocab is not None:
+    if tokenizer.vocab is not None:
         pairs = ((n, token) for token, n in added_tokens.items())
         entries = [*_added_entries(whole, own), *pairs]
-        added = _check_added(entries, found.vocab, folder)
-        more = _extra_tokens(added, found, vocab_size, folder)
-        found = dataclasses.replace(found, vocab=found.vocab + more)
+        added = _check_added(entries, tokenizer.vocab, folder)
+        more = _extra_tokens(added, tokenizer, vocab_size, folder)
+        tokenizer = dataclasses.replace(tokenizer, vocab=tokenizer.vocab + more)
     _warn_of_differences(settings, folder)
-    return found
+    return tokenizer
 
 
 def _vocabulary_of(
@@ -218,11 +218,11 @@ def _check_added(
             if vocab[number] != token.strip():
                 other = vocab[number]
         elif number < 0 or token in ids:
-            known = f", which has id {ids[token]}" if token in ids else ""
+            present = f", which has id {ids[token]}" if token in ids else ""
             raise in_file(
                 folder,
                 f"ids of added tokens must follow the vocabulary's {len(vocab)}"
-                f"; got {shortened(token)} with id {number}{known}.",
+                f"; got {shortened(token)} with id {number}{present}.",
             )
         if other != token:
             raise in_file(
@@ -275,8 +275,8 @@ def _extra_tokens(
             _quoted(tokens),
             faults,
         )
-    kept = [added[n] for n in sorted(added) if n < vocab_size]
-    _warn_of_lost([*filter(_is_line, kept)], tokenizer, folder)
+    extra = [added[n] for n in sorted(added) if n < vocab_size]
+    _warn_of_lost([*filter(_is_line, extra)], tokenizer, folder)
     return tuple(f"[unused{n}]" if n in odd else added[n] for n in more)
 
 

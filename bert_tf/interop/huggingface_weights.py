@@ -352,8 +352,8 @@ def _check_sources(
 
 
 def _not_a_float(name: str, dtype: str, path: str) -> InputError:
-    known = listed(_FLOATS, last="or")
-    return in_file(path, f"{name} must be {known}; got {dtype}.")
+    dtypes = listed(_FLOATS, last="or")
+    return in_file(path, f"{name} must be {dtypes}; got {dtype}.")
 
 
 def _names(names: Sequence[str]) -> str:

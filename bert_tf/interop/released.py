@@ -255,11 +255,11 @@ def _members(
     Names in a zip are only compared, never used as paths. So a member such as
     `../../.bashrc` is ignored.
     """
-    found: dict[str, list[zipfile.ZipInfo]] = {name: [] for name in FILES}
+    by_name: dict[str, list[zipfile.ZipInfo]] = {name: [] for name in FILES}
     for member in zipped.infolist():
         if match := _MEMBER.fullmatch(member.filename):
-            found[match[1]].append(member)
-    for name, members in found.items():
+            by_name[match[1]].append(member)
+    for name, members in by_name.items():
         if len(members) != 1:
             raise _WrongContents(
                 f"{source}: expected one {name} in the zip, found "
@@ -272,7 +272,7 @@ def _members(
                 f"{source}: {name} in the zip has {size:,} bytes; expected at "
                 f"most {MOST_BYTES[name]:,}."
             )
-    return {name: member for name, [member] in found.items()}
+    return {name: member for name, [member] in by_name.items()}
 
 
 def _check_model(
@@ -320,8 +320,9 @@ def _compare(
     Raises:
       _WrongContents: A file has another checksum.
     """
-    known = known_checksums(model)
-    expected, where = known or _recorded(record), "bert_tf" if known else record
+    published = known_checksums(model)
+    expected = published or _recorded(record)
+    where = "bert_tf" if published else record
     digests = {}
     for name in names:
         digest = files.checksum(os.path.join(folder, name))

@@ -46,12 +46,12 @@ def _by_name() -> dict[str, str]:
     uncased_L-12_H-768_A-12 was published twice: the name alone is the model of
     2018, which the paper describes.
     """
-    found: dict[str, str] = {}
+    paths: dict[str, str] = {}
     for date, names in _NAMES_BY_DATE.items():
         for name in names:
-            found.setdefault(name, f"{date}/{name}")
-            found[f"{date}/{name}"] = f"{date}/{name}"
-    return found
+            paths.setdefault(name, f"{date}/{name}")
+            paths[f"{date}/{name}"] = f"{date}/{name}"
+    return paths
 
 
 MODELS = _by_name()

@@ -135,14 +135,14 @@ def _modules(path: str) -> list[tuple[str, str]]:
         else (None, None)
         for module in settings_files.read_json(path, list)
     ]
-    found = []
+    modules = []
     for kind, place in entries:
         if not isinstance(kind, str) or not isinstance(place, str):
             raise in_file(
                 path, "expected a list of modules with 'type' and 'path'."
             )
-        found.append((kind.split(".")[-1], place))
-    return found
+        modules.append((kind.split(".")[-1], place))
+    return modules
 
 
 def _unsupported_output(
