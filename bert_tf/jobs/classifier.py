@@ -130,10 +130,10 @@ def _with_pooling(config: ClassifierConfig) -> ClassifierConfig:
 def _data_set(config: ClassifierConfig, start: Start) -> DataSet:
     """Returns the data set of --task_name, or of custom files."""
     if config.task_name.lower() == custom.NAME:
-        found = _custom_data_set(config, start)
+        data_set = _custom_data_set(config, start)
     else:
-        found = config.official_data_set()
-    return found.with_labels(
+        data_set = config.official_data_set()
+    return data_set.with_labels(
         start.labels or (),
         is_trained=config.do_train,
         allow_mapping=config.allow_label_mapping,

@@ -99,11 +99,11 @@ class _Steps(Steps):
 def _with_pooling(config: EmbeddingsConfig, start: Start) -> EmbeddingsConfig:
     """Fills in the options that the model may record."""
     config.require_no_bilstm()
-    known = dict(start.trained_with)
+    recorded = dict(start.trained_with)
     if not config.do_train:
-        known |= output_folder.recorded_facts(config.output_dir)
+        recorded |= output_folder.recorded_facts(config.output_dir)
     missing = {
-        name: known.get(name, default)
+        name: recorded.get(name, default)
         for name, default in (("pooling", "mean"), ("normalize", True))
         if getattr(config, name) is None
     }

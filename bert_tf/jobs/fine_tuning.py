@@ -132,8 +132,8 @@ class Steps:
         self, split: Split, predictions: Mapping[str, np.ndarray]
     ) -> dict[str, float]:
         """Returns the metrics of the predictions for a split."""
-        found: dict[str, float] = self.task.score(predictions)
-        return found
+        scores: dict[str, float] = self.task.score(predictions)
+        return scores
 
     def write(
         self, split: Split, predictions: Mapping[str, np.ndarray], folder: str
@@ -190,11 +190,11 @@ def fine_tune(
 
 
 def _require_splits(config: FineTuningOptions, splits: Sequence[Split]) -> None:
-    given = {split.name for split in splits}
+    names = {split.name for split in splits}
     if any(split.is_predicted for split in splits):
-        given.add("test")
+        names.add("test")
     for name in settings.splits(config):
-        if name not in given:
+        if name not in names:
             raise InputError(
                 f"The options need the split {name!r}. Pass its examples."
             )
@@ -245,15 +245,15 @@ def _claimed(
     """Reserves the output folder; see `output_folder.claimed`."""
     task = tuning.task
     problem = getattr(task.encoding, "problem", task.head)
-    known = tuning.facts(name, problem, task.labels)
+    run_facts = tuning.facts(name, problem, task.labels)
     for split in splits:
         if split.name == "train":
-            known["training_set"] = _checksum(task, [split])
+            run_facts["training_set"] = _checksum(task, [split])
     sources = itertools.chain(*(split.sources for split in splits), inputs)
     return output_folder.claimed(
         tuning.config,
         tuning.strategy,
-        {**known, **facts},
+        {**run_facts, **facts},
         dict.fromkeys(sources),
         _checksum(task, [split for split in splits if split.name == "dev"]),
     )
@@ -344,12 +344,12 @@ def _evaluate(
     for split in splits:
         is_predicted = is_final and split.is_predicted
         size = config.predict_batch_size if is_predicted else None
-        found = steps.evaluate(
+        scores = steps.evaluate(
             split,
             functools.partial(predict, batch_size=size),
             config.output_dir if writes else None,
         )
-        metrics |= {f"{k}{split.suffix}": v for k, v in found.items()}
+        metrics |= {f"{k}{split.suffix}": v for k, v in scores.items()}
     return {**metrics, "global_step": estimator.step}
 
 
@@ -387,14 +387,14 @@ def export_trained(
     config = tuning.config
     if not config.do_export:
         return None
-    known = output_folder.recorded_facts(config.output_dir)
+    recorded = output_folder.recorded_facts(config.output_dir)
     return exporting.export_kept(
         estimator,
         serve,
         config,
         name=name,
         metrics=_scores_of(config.output_dir, estimator),
-        source=known.get("init_checkpoint") or config.init_checkpoint,
+        source=recorded.get("init_checkpoint") or config.init_checkpoint,
     )
 
 
@@ -406,8 +406,8 @@ def _scores_of(
     The file may be of an earlier training, which had other weights.
     """
     path = os.path.join(output_dir, "eval_results.json")
-    found = files.read_json(path) if files.exists(path) else {}
-    if found.pop("weights_sha256", None) != estimator.weights_checksum():
+    scores = files.read_json(path) if files.exists(path) else {}
+    if scores.pop("weights_sha256", None) != estimator.weights_checksum():
         return None
-    del found["train_seconds"]  # It is not a score.
-    return found
+    del scores["train_seconds"]  # It is not a score.
+    return scores

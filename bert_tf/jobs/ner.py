@@ -35,18 +35,18 @@ def run(config: NerConfig) -> TrainingResult:
     config.check()
     splits = settings.splits(config)
     config, start = resolve(config, "token")
-    read = {split: _read(config, split) for split in splits}
-    encoding = _encoding(config, start, read.get("train"))
-    for file in read.values():
+    conll_files = {split: _read(config, split) for split in splits}
+    encoding = _encoding(config, start, conll_files.get("train"))
+    for file in conll_files.values():
         label_numbers(file.sentences, encoding.labels)
     task = _task(config, start, encoding)
     return fine_tune(
         config,
         start,
         task,
-        [Split(name, f.sentences, [f.path]) for name, f in read.items()],
+        [Split(name, f.sentences, [f.path]) for name, f in conll_files.items()],
         name="ner",
-        steps=_Steps(task, read),
+        steps=_Steps(task, conll_files),
         serve=lambda model: ServedTagger(model, encoding),
         metrics=METRICS,
         facts=_facts(config),
@@ -56,22 +56,22 @@ def run(config: NerConfig) -> TrainingResult:
 class _Steps(Steps):
     """Scores and writes the tags of whole sentences."""
 
-    def __init__(self, task: TaggingTask, read: Mapping[str, ConllFile]):
+    def __init__(self, task: TaggingTask, conll_files: Mapping[str, ConllFile]):
         super().__init__(task)
-        self._read = read
+        self._conll_files = conll_files
 
     def score(
         self, split: Split, predictions: Mapping[str, np.ndarray]
     ) -> dict[str, float]:
-        found: dict[str, float] = self.task.score(predictions, split.examples)
-        return found
+        scores: dict[str, float] = self.task.score(predictions, split.examples)
+        return scores
 
     def write(
         self, split: Split, predictions: Mapping[str, np.ndarray], folder: str
     ) -> None:
         path = os.path.join(folder, f"{split.name}_predictions.txt")
         tags = self.task.tags(predictions, split.examples)
-        write_conll(path, self._read[split.name], tags)
+        write_conll(path, self._conll_files[split.name], tags)
 
 
 def _read(config: NerConfig, split: str) -> ConllFile:

@@ -161,8 +161,8 @@ def _settings(
     if settings.selects(config):
         decisive.add("score")
         chosen["development_set"] = development_set
-    for name, (_, known) in options.declared(type(config)).items():
-        if known.decides in decisive:
+    for name, (_, declaration) in options.declared(type(config)).items():
+        if declaration.decides in decisive:
             value = getattr(config, name)
             # JSON has no tuples.
             chosen[name] = [*value] if isinstance(value, tuple) else value
@@ -460,8 +460,8 @@ def _lock_holder(descriptor: int) -> str:
     with contextlib.suppress(InputError):
         # 1: FLOCK  ADVISORY  WRITE 4711 08:01:393217 0 EOF
         pattern = rf"FLOCK .* ([1-9]\d*) {device}:{stat.st_ino} "
-        if found := re.search(pattern, files.read_text("/proc/locks")):
-            return f"Process {found[1]}"
+        if match := re.search(pattern, files.read_text("/proc/locks")):
+            return f"Process {match[1]}"
     return "Another process"
 
 

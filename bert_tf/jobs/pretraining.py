@@ -229,7 +229,7 @@ def _read_config(config: PretrainingConfig) -> BertConfig:
     pretrained = None
     if config.init_checkpoint and not config.bert_config_file:
         pretrained = open_pretrained(config.init_checkpoint)
-    given = {
+    values = {
         "attention_direction": config.attention_direction,
         "initializer_range": config.initializer_range,
         "hidden_dropout_prob": config.dropout_rate,
@@ -237,20 +237,20 @@ def _read_config(config: PretrainingConfig) -> BertConfig:
     }
     return dataclasses.replace(
         find_config(config, pretrained),
-        **{name: v for name, v in given.items() if v is not None},
+        **{name: v for name, v in values.items() if v is not None},
     )
 
 
 def _with_recorded(config: PretrainingConfig) -> PretrainingConfig:
     """Restores the sequence length that the model was trained with."""
-    path, known = config.init_checkpoint, {}
+    path, recorded = config.init_checkpoint, {}
     if CheckpointManager(config.output_dir).steps():
         # The trained model takes precedence over the initial one.
         path = os.path.join(config.output_dir, RELEASE)
-        known = with_metadata(Pretrained(path, {}), path).trained_with
+        recorded = with_metadata(Pretrained(path, {}), path).trained_with
     elif path:
-        known = open_pretrained(path).trained_with
-    return with_recorded(config, (path, known))
+        recorded = open_pretrained(path).trained_with
+    return with_recorded(config, (path, recorded))
 
 
 def _check_options(config: PretrainingConfig, bert_config: BertConfig) -> None:
@@ -403,12 +403,12 @@ def verify_kind(
     """
     before = output_folder.recorded_facts(folder, _RECORD)
     if not before:
-        found = read_metadata(os.path.join(folder, RELEASE))
-        if "config" in found:
+        metadata = read_metadata(os.path.join(folder, RELEASE))
+        if "config" in metadata:
             before = {
-                **_kind_of_config(found["config"]),
-                "objective": found.get("objective", "masked_lm"),
-                "next_sentence": found.get("head") != "masked_lm",
+                **_kind_of_config(metadata["config"]),
+                "objective": metadata.get("objective", "masked_lm"),
+                "next_sentence": metadata.get("head") != "masked_lm",
             }
     for name, value in kind.items():
         trained = before.get(name, value)

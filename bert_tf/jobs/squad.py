@@ -93,34 +93,34 @@ def _rules(config: SquadConfig) -> AnswerRules:
 
 def _read(config: SquadConfig) -> list[Split]:
     """Returns the questions to train on, and the questions to answer."""
-    splits, with_negative = (
+    names, with_negative = (
         settings.splits(config),
         config.version_2_with_negative,
     )
-    found = []
-    if "train" in splits:
+    splits = []
+    if "train" in names:
         train = read_questions(
             config.train_file,
             with_negative=with_negative,
             needs_answers=True,
             strict=config.strict,
         )
-        found.append(Split("train", train, [config.train_file]))
-    if {*splits} - {"train"}:
-        asked = read_questions(
+        splits.append(Split("train", train, [config.train_file]))
+    if {*names} - {"train"}:
+        questions = read_questions(
             config.predict_file,
             with_negative=with_negative,
             needs_answers=False,
-            reads_answers="dev" in splits,
+            reads_answers="dev" in names,
         )
-    if "dev" in splits:
-        require_answers(asked, with_negative)
+    if "dev" in names:
+        require_answers(questions, with_negative)
         # One pass scores and writes the answers.
         both = config.do_eval and config.do_predict
-        found.append(Split("dev", asked, is_predicted=both))
+        splits.append(Split("dev", questions, is_predicted=both))
     if config.do_predict and not config.do_eval:
-        found.append(Split("test", asked))
-    return found
+        splits.append(Split("test", questions))
+    return splits
 
 
 def _task(

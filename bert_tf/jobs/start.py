@@ -142,19 +142,19 @@ def resolve(
                 f"{start.head}, not {listed(heads, last='or')}. Name another "
                 "model, or give `do_train`."
             )
-        known = output_folder.recorded_facts(folder)
-        recorded = known or _recorded_beside(checkpoint)
+        facts = output_folder.recorded_facts(folder)
+        recorded = facts or _recorded_beside(checkpoint)
         labels = tuple(recorded.get("labels", start.labels or ()))
         start = dataclasses.replace(start, labels=labels or None)
         if config.bilstm_head is None:
-            has_one = known.get("bilstm_head", start.bilstm_head)
+            has_one = facts.get("bilstm_head", start.bilstm_head)
             config = dataclasses.replace(config, bilstm_head=bool(has_one))
         name = "version_2_with_negative"
         if not config.do_export and getattr(config, name, 0) is None:
             # It belongs to the questions of this run.
             config = dataclasses.replace(config, **{name: False})  # type: ignore[arg-type]
         config = with_recorded(
-            config, (folder, known), (checkpoint, start.trained_with)
+            config, (folder, facts), (checkpoint, start.trained_with)
         )
     if release:
         # `Trainings.open_model` prefers later checkpoints to the release.
@@ -190,8 +190,8 @@ def with_recorded(
     """
     recorded = named(type(config), recorded=True)
     missing = [name for name in recorded if getattr(config, name) is None]
-    for path, known in records:
-        taken = {n: known[n] for n in missing if known.get(n) is not None}
+    for path, values in records:
+        taken = {n: values[n] for n in missing if values.get(n) is not None}
         for name, value in taken.items():
             try:
                 config = dataclasses.replace(config, **{name: value})  # type: ignore[arg-type]
@@ -226,11 +226,11 @@ def trained_with(config: Options, start: Start | None = None) -> dict[str, Any]:
     With the start of a fine-tuning, also the dropout rate of the head.
     """
     recorded = named(type(config), recorded=True)
-    used = {name: getattr(config, name) for name in recorded}
+    options = {name: getattr(config, name) for name in recorded}
     if start is None:
-        return used
+        return options
     rate = getattr(config, "head_dropout", start.classifier_dropout)
-    return {**used, "classifier_dropout": rate}
+    return {**options, "classifier_dropout": rate}
 
 
 def find_start(config: StartOptions) -> Start:
@@ -297,14 +297,14 @@ def _vocab(
     files_of: ModelOptions, pretrained: Pretrained | None, config: BertConfig
 ) -> tuple[str, ...]:
     path = files_of.vocab_file
-    known = pretrained.vocab if pretrained is not None else None
+    tokens = pretrained.vocab if pretrained is not None else None
     if path:
         vocab, where = load_vocab(path), path
-        if known is not None:
-            _compare(vocab, path, known, pretrained.path)
-    elif known is not None:
+        if tokens is not None:
+            _compare(vocab, path, tokens, pretrained.path)
+    elif tokens is not None:
         where = f"the vocabulary of {pretrained.path}"
-        vocab = load_vocab(known, where)
+        vocab = load_vocab(tokens, where)
     else:
         raise incomplete_model(
             "vocabulary", files_of, pretrained and pretrained.path
@@ -314,10 +314,10 @@ def _vocab(
 
 
 def _compare(
-    vocab: Iterable[str], path: str, known: Iterable[str], checkpoint: str
+    vocab: Iterable[str], path: str, tokens: Iterable[str], checkpoint: str
 ) -> None:
     """Warns if `vocab` differs from the checkpoint's vocabulary."""
-    pairs = enumerate(itertools.zip_longest(vocab, known), 1)
+    pairs = enumerate(itertools.zip_longest(vocab, tokens), 1)
     lines = [number for number, (ours, theirs) in pairs if ours != theirs]
     if lines:
         logging.warning(
@@ -336,22 +336,22 @@ def _casing(wish: bool | None, pretrained: Pretrained) -> bool:
 
     A wrong casing costs several points of accuracy, with no other symptom.
     """
-    known, path = pretrained.do_lower_case, pretrained.path
-    if known is None:
+    lower, path = pretrained.do_lower_case, pretrained.path
+    if lower is None:
         return wish is not False
     if wish is None:
         logging.info(
             "Using `do_lower_case=%s`, the casing of %s",
-            str(known).lower(),
+            str(lower).lower(),
             path,
         )
-    elif wish != known:
+    elif wish != lower:
         raise InputError(
-            f"`do_lower_case` must be {str(known).lower()}, since {path} is "
-            f"{'uncased' if known else 'cased'}; got {str(wish).lower()}. "
+            f"`do_lower_case` must be {str(lower).lower()}, since {path} is "
+            f"{'uncased' if lower else 'cased'}; got {str(wish).lower()}. "
             "Leave it out to use the checkpoint's casing."
         )
-    return known
+    return lower
 
 
 def require_length(max_seq_length: int, config: BertConfig) -> None:

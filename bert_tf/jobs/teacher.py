@@ -109,51 +109,55 @@ def find_teacher(
     path = config.teacher
     if path is None or not config.do_train:
         return None
-    found = open_pretrained(path)
-    if found.config is None or found.vocab is None:
+    pretrained = open_pretrained(path)
+    if pretrained.config is None or pretrained.vocab is None:
         raise in_file(
             path,
             "a teacher needs its bert_config.json and its vocab.txt beside the "
             "checkpoint. Add them.",
         )
-    require_sizes(found.config, found.weights)
-    if fault := token_difference(found, start):
+    require_sizes(pretrained.config, pretrained.weights)
+    if fault := token_difference(pretrained, start):
         raise InputError(
             f"`teacher={path}` has {fault} than the model to train, and texts "
             "are tokenized once for both. Name another teacher or another "
             "`init_checkpoint`."
         )
-    most = found.config.max_position_embeddings
+    most = pretrained.config.max_position_embeddings
     if config.max_seq_length > most:
         raise wrong_value(
             "`max_seq_length`",
             f"at most {most}, the max_position_embeddings of the teacher",
             config.max_seq_length,
         )
-    teacher_task = TeacherTask(task, found.config, found.bilstm_head)
-    _require_same_task(found, teacher_task, path)
+    teacher_task = TeacherTask(task, pretrained.config, pretrained.bilstm_head)
+    _require_same_task(pretrained, teacher_task, path)
     if HEADS[task.head].has_labels and task.labels:
         try:
-            labels = rename(found.labels or ())
+            labels = rename(pretrained.labels or ())
         except InputError as error:
             raise InputError(f"`teacher={path}`: {error}") from error
         teacher_task.order = label_order(
             labels, task.labels, f"`teacher={path}`"
         )
-    weights = found.weights
+    weights = pretrained.weights
     blocks = (weights[name].tobytes() for name in sorted(weights.shapes))
     student_task = DistillationTask(
         task, config.distillation_weight, config.temperature
     )
-    return Teacher(found, teacher_task, cache.checksum(blocks), student_task)
+    return Teacher(
+        pretrained, teacher_task, cache.checksum(blocks), student_task
+    )
 
 
-def _require_same_task(found: Pretrained, task: TeacherTask, path: str) -> None:
+def _require_same_task(
+    pretrained: Pretrained, task: TeacherTask, path: str
+) -> None:
     """Raises InputError if a checkpoint is no fine-tuned model of a task."""
     is_span = task.head == "span"
     weights_name = "cls/squad/output_weights" if is_span else "output_weights"
-    fault = head_difference(found, task, is_trained=False)
-    if weights_name not in found.weights:
+    fault = head_difference(pretrained, task, is_trained=False)
+    if weights_name not in pretrained.weights:
         fault = "it has no such head"
     if fault:
         raise InputError(
@@ -162,7 +166,7 @@ def _require_same_task(found: Pretrained, task: TeacherTask, path: str) -> None:
     if task.head == "classifier":
         require_activation(
             f"`teacher={path}`",
-            found.activation_fn,
+            pretrained.activation_fn,
             task.problem,
             "Remove it from its config.json to learn from the outputs before "
             "it.",

@@ -158,8 +158,8 @@ class Trainings:
 
         def data_of(estimator: Estimator) -> TrainingData:
             is_taught = self.teacher and not estimator.is_finished
-            found = taught() if is_taught else features
-            return training_data(found, self.padding, estimator.config)
+            examples = taught() if is_taught else features
+            return training_data(examples, self.padding, estimator.config)
 
         return data_of
 
@@ -524,25 +524,25 @@ def _discard_weights(folder: str) -> None:
 
 def _load_best(estimator: Estimator, folder: str) -> None:
     """Loads the weights of the best evaluation, if a training kept them."""
-    kept = os.path.join(folder, BEST)
+    best_folder = os.path.join(folder, BEST)
     agree = agreement(estimator.strategy)
     if is_chief(estimator.strategy):
-        results.finish_saving_best(kept)
+        results.finish_saving_best(best_folder)
     agree([1])
-    found = results.find_best(kept)
-    exists = int(found is not None)
+    best = results.find_best(best_folder)
+    exists = int(best is not None)
     if agree([exists, 1 - exists]) == [0, 0]:
         wait_for_all(estimator.strategy)
         raise InputError(
             f"Only some workers find weights in {folder}. All workers must "
             "share `output_dir`."
         )
-    if found is not None:
-        estimator.load_weights(results.best_prefix(kept))
-        estimator.step = found.step
+    if best is not None:
+        estimator.load_weights(results.best_prefix(best_folder))
+        estimator.step = best.step
         logging.info(
             "Using the weights of step %d, %s %.4f",
-            found.step,
-            found.metric,
-            found.value,
+            best.step,
+            best.metric,
+            best.value,
         )

@@ -165,9 +165,9 @@ def run(
     def update() -> Result:
         """Discards weights and writes the summary; returns the best result."""
         missing = {trial.setting for trial in trials if trial not in results}
-        done = [results[trial] for trial in trials if trial in results]
-        candidates = _candidates(done, missing, metric)
-        for result in done:
+        finished = [results[trial] for trial in trials if trial in results]
+        candidates = _candidates(finished, missing, metric)
+        for result in finished:
             if not result.kept or result.trial in candidates:
                 continue
             results[result.trial] = dataclasses.replace(result, kept=False)
@@ -177,8 +177,8 @@ def run(
                 write_result(folder, results[result.trial])
                 discard(folder)
         if writes:
-            write_summary(output_dir, metric, done)
-        return best_of(done, metric)
+            write_summary(output_dir, metric, finished)
+        return best_of(finished, metric)
 
     for trial in trials:
         if trial not in results:

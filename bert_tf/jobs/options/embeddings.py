@@ -126,13 +126,15 @@ class EmbeddingsConfig(DataOptions, FineTuningOptions):
         """Returns the data set of --task_name, or of custom files."""
         name = self.task_name.lower()
         if name != custom.NAME:
-            found = datasets.find(name, skip_malformed=self.skip_malformed_rows)
-            if found.name not in LARGEST:
+            official = datasets.find(
+                name, skip_malformed=self.skip_malformed_rows
+            )
+            if official.name not in LARGEST:
                 raise InputError(
                     f"`task_name={name}` has no similarities. Give one of "
                     f"{', '.join(LARGEST)}, or {custom.NAME} with columns."
                 )
-            return found
+            return official
         return custom.data_set(
             self.data_dir or "",
             train_file=self.train_file,

@@ -97,9 +97,9 @@ class FeaturesConfig(PretrainedOptions, ExportOptions, DeviceOptions):
 
     def check(self) -> None:
         needed = {"input_file", "output_file"}
-        given = {name for name in needed if getattr(self, name)}
-        if given != needed and (given or not self.do_export):
-            missing = listed(f"`{name}`" for name in sorted(needed - given))
+        present = {name for name in needed if getattr(self, name)}
+        if present != needed and (present or not self.do_export):
+            missing = listed(f"`{name}`" for name in sorted(needed - present))
             raise InputError(
                 f"{missing} must be given: `input_file` and `output_file` are "
                 "required, except to export only."

@@ -117,18 +117,18 @@ class SquadConfig(DistillationOptions):
     )
 
     def check(self) -> None:
-        used = {"train": "train_file", "dev": "predict_file"}
-        used["test"] = "predict_file"
+        options = {"train": "train_file", "dev": "predict_file"}
+        options["test"] = "predict_file"
         for split in settings.splits(self):
-            if not getattr(self, used[split]):
+            if not getattr(self, options[split]):
                 raise InputError(
-                    f"`{used[split]}` is required: a JSON file of SQuAD."
+                    f"`{options[split]}` is required: a JSON file of SQuAD."
                 )
         self.require_scorer()
         checks.require_teacher(self)
         checks.require_fine_tuning(self)
         for split in settings.splits(self):
-            checks.require_files(getattr(self, used[split]))
+            checks.require_files(getattr(self, options[split]))
 
     def require_scorer(self) -> None:
         """Raises InputError for KorQuAD's scores of questions of SQuAD 2.0."""
