@@ -60,12 +60,12 @@ from bert_tf.variables import checkpoint_variables
 @contextlib.contextmanager
 def at_least(level: int, *loggers: str) -> Iterator[None]:
     """Silences absl's and other loggers, by name, below a level of absl's."""
-    found = [standard_logging.getLogger(name) for name in ("absl", *loggers)]
-    levels = [logger.level for logger in found]
+    silenced = [standard_logging.getLogger(name) for name in ("absl", *loggers)]
+    levels = [logger.level for logger in silenced]
     verbosity = logging.get_verbosity()
     # TensorFlow sets the level of absl's logger from it.
     logging.set_verbosity(level)
-    for logger in found:
+    for logger in silenced:
         logger.setLevel(logging.converter.absl_to_standard(level))
     try:
         yield
@@ -73,7 +73,7 @@ def at_least(level: int, *loggers: str) -> Iterator[None]:
         logging.set_verbosity(verbosity)
         # After set_verbosity, which sets a level of absl's logger where it had
         # none, so that INFO messages of a program would be lost.
-        for logger, before in zip(found, levels, strict=True):
+        for logger, before in zip(silenced, levels, strict=True):
             logger.setLevel(before)
 
 
@@ -328,8 +328,10 @@ def _publish(folder: str, export_dir: str, version: int | None) -> str:
     chose it, or the clock was set back.
     """
     names = (name.rstrip("/") for name in files.listdir(export_dir))
-    known = (int(name) for name in names if re.fullmatch("[0-9]{1,18}", name))
-    highest = max(known, default=0)
+    versions = (
+        int(name) for name in names if re.fullmatch("[0-9]{1,18}", name)
+    )
+    highest = max(versions, default=0)
     number = max(int(time.time()), highest + 1) if version is None else version
     if number < highest:
         logging.warning(
@@ -364,12 +366,14 @@ def _copy(source: str, target: str) -> None:
     with contextlib.ExitStack() as undo:
         files.makedirs(target)
         undo.callback(files.remove_tree, target)
-        found = [
+        relative = [
             os.path.relpath(os.path.join(folder, name), source)
             for folder, _, names in os.walk(source)
             for name in names
         ]
-        for name in sorted(found, key=lambda name: (name == MODEL_FILE, name)):
+        for name in sorted(
+            relative, key=lambda name: (name == MODEL_FILE, name)
+        ):
             path = os.path.join(target, name)
             files.makedirs(os.path.dirname(path))
             tf.io.gfile.copy(os.path.join(source, name), path)

@@ -312,10 +312,10 @@ class ServedWindows(Served):
         if not self._has_windows:
             return super().tokenize(texts)
         text, features = self._windows(texts)
-        num_windows, seen = rows_by_text(
+        num_windows, tensors = rows_by_text(
             self, features, text, tf.size(texts[self.text_names[0]])
         )
-        return {"num_windows": num_windows, **seen}
+        return {"num_windows": num_windows, **tensors}
 
     def _windows(
         self, texts: Tensors

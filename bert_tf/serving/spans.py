@@ -165,8 +165,8 @@ def allowed_spans(
         )
         return _spans_of_best(contexts, *some, rules, length)._asdict()
 
-    found = _counts(spans.question, contexts.characters.nrows())
-    others = tf.where(tf.gather(found, windows.question) == 0)[:, 0]
+    counts = _counts(spans.question, contexts.characters.nrows())
+    others = tf.where(tf.gather(counts, windows.question) == 0)[:, 0]
     return Spans(**in_batches(all_spans, {"window": others}, spans._asdict()))
 
 
@@ -446,10 +446,10 @@ class ServedSpanLabeler(Served):
           is the largest number of windows: see `rows_by_text`.
         """
         contexts, windows, features = self._read(texts)
-        num_windows, seen = rows_by_text(
+        num_windows, tensors = rows_by_text(
             self, features, windows.question, contexts.characters.nrows()
         )
-        return {"num_windows": num_windows, **seen}
+        return {"num_windows": num_windows, **tensors}
 
     def _read(
         self, texts: Tensors

@@ -176,10 +176,10 @@ class ServedTagger(Served):
           the largest number of rows: see `rows_by_text`.
         """
         rows = self._rows(self._words(texts).strings)
-        num_rows, seen = rows_by_text(
+        num_rows, tensors = rows_by_text(
             self, rows.features, rows.texts, tf.size(texts["text"])
         )
-        return {"num_rows": num_rows, **seen}
+        return {"num_rows": num_rows, **tensors}
 
     def _words(self, texts: Tensors) -> Words:
         # String ops only have CPU kernels.

@@ -37,29 +37,29 @@ def in_batches(
     """
     num_rows = tf.shape(next(iter(features.values())))[0]
 
-    def step(first, done):
+    def step(first, outputs):
         last = first + BATCH_SIZE
         some = compute(
             {name: ids[first:last] for name, ids in features.items()}
         )
         return last, {
             name: tf.concat([values, some[name]], axis=0)
-            for name, values in done.items()
+            for name, values in outputs.items()
         }
 
     shapes = {
         name: tf.TensorShape([None, *values.shape[1:]])
         for name, values in nothing.items()
     }
-    _, done = tf.while_loop(
-        lambda first, done: first < num_rows,
+    _, outputs = tf.while_loop(
+        lambda first, outputs: first < num_rows,
         step,
         (0, dict(nothing)),
         shape_invariants=(tf.TensorShape([]), shapes),
         # Parallel iterations would need more memory.
         parallel_iterations=1,
     )
-    return done
+    return outputs
 
 
 def rows_by_text(
@@ -180,7 +180,10 @@ def pack_windows(
         size = tf.where(is_split, length, tf.gather(keep, text))
         return tf.gather(part.values, tf.ragged.range(begin, begin + size))
 
-    rows = [shown(*given) for given in zip(ids, keeps, is_split, strict=False)]
+    rows = [
+        shown(*arguments)
+        for arguments in zip(ids, keeps, is_split, strict=False)
+    ]
     return text, tokenizer.pack(rows, empty_second=False)
 
 
