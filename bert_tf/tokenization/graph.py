@@ -208,9 +208,9 @@ class BertTokenizer(keras.layers.Layer):
 
     def call(self, inputs):
         parts = _parts(inputs)
-        found = _eager_strings(parts)
-        if found is not None:
-            columns, is_scalar = found
+        strings = _eager_strings(parts)
+        if strings is not None:
+            columns, is_scalar = strings
             batch = self._encode_in_python(columns)
             with _on_cpu():
                 return {
@@ -251,9 +251,9 @@ class BertTokenizer(keras.layers.Layer):
         Raises:
           InputError: If `keep` is not in the vocabulary.
         """
-        found = _eager_strings([text]) if keep is None else None
-        if found is not None:
-            [texts], is_scalar = found
+        strings = _eager_strings([text]) if keep is None else None
+        if strings is not None:
+            [texts], is_scalar = strings
             ids, splits = [], [0]
             for string in texts:
                 ids += self._python.encode(string)
@@ -428,8 +428,8 @@ class BertTokenizer(keras.layers.Layer):
             raise wrong_value("keep", "in the vocabulary", keep, advice)
         between = tf.strings.split(drop_invalid_utf8(text), keep)
         ids = self.tokenize(between.values)
-        kept = tf.fill([ids.nrows(), 1], self.vocabulary.index(keep))
-        ids = between.with_values(tf.concat([ids, kept], axis=1))
+        mask_ids = tf.fill([ids.nrows(), 1], self.vocabulary.index(keep))
+        ids = between.with_values(tf.concat([ids, mask_ids], axis=1))
         ids = ids.merge_dims(1, 2)  # with an extra one at the end
         return _cut(ids, ids.row_lengths() - 1)
 
@@ -561,10 +561,10 @@ def _check_rank(shape) -> None:
         raise _not_text(f"the shape {shape}")
 
 
-def _not_text(found: str) -> InputError:
+def _not_text(got: str) -> InputError:
     return InputError(
         "The input must be a string, a batch of strings or a tuple of two of "
-        f"these; got {found}."
+        f"these; got {got}."
     )
 
 

@@ -155,13 +155,16 @@ class GraphNormalizer:
         def replace():
             traits = self._traits(sources)
             where = tf.where(traits & SKIPPED == 0)  # [K, 1]
-            seen = tf.gather_nd(sources, where)  # [K], the last is a space
+            # [K], the last is a space.
+            characters = tf.gather_nd(sources, where)
             cased = tf.gather_nd(traits, where) & CASED != 0
             cased_before = tf.concat([[False], cased[:-1]], axis=0)
             cased_after = tf.concat([cased[1:], [False]], axis=0)
-            final = (seen == sigma) & cased_before & ~cased_after
-            seen = tf.where(final, ord(normalization.FINAL_SIGMA), seen)
-            return tf.tensor_scatter_nd_update(sources, where, seen)
+            final = (characters == sigma) & cased_before & ~cased_after
+            characters = tf.where(
+                final, ord(normalization.FINAL_SIGMA), characters
+            )
+            return tf.tensor_scatter_nd_update(sources, where, characters)
 
         return tf.cond(
             tf.reduce_any(sources == sigma), replace, lambda: sources

@@ -289,9 +289,9 @@ def sigma_context(character: str) -> tuple[bool, bool]:
       (skipped, cased): whether the rule ignores the character, because it is
       case-ignorable or deleted; and otherwise, whether it is a cased letter.
     """
-    seen = character.translate(_SIGMA_VIEW)
-    after = f"A{SIGMA}{seen}".lower()[1] != FINAL_SIGMA
-    between = f"A{SIGMA}{seen}A".lower()[1] != FINAL_SIGMA
+    view = character.translate(_SIGMA_VIEW)
+    after = f"A{SIGMA}{view}".lower()[1] != FINAL_SIGMA
+    between = f"A{SIGMA}{view}A".lower()[1] != FINAL_SIGMA
     return between and not after, after
 
 

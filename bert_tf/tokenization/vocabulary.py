@@ -95,15 +95,17 @@ def learn_vocabulary(
             vocab_size,
         )
     alphabet = _choose_alphabet(words, min_frequency, limit_alphabet, room)
-    known = {w: n for w, n in words.items() if alphabet.issuperset(w)}
+    words_of_alphabet = {
+        w: n for w, n in words.items() if alphabet.issuperset(w)
+    }
     total = sum(words.values())
     logging.info(
         "Alphabet: %d characters, which spell %.3f %% of %d words",
         len(alphabet),
-        100 * sum(known.values()) / max(total, 1),
+        100 * sum(words_of_alphabet.values()) / max(total, 1),
         total,
     )
-    tokens += _learn_pieces(known, room, min_frequency)
+    tokens += _learn_pieces(words_of_alphabet, room, min_frequency)
     if len(tokens) < vocab_size:
         raise InputError(
             f"The {total} words of the text give only {len(tokens)} tokens "

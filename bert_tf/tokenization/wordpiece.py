@@ -121,8 +121,8 @@ class FullTokenizer:
         # Imports Keras, which the tokenizer itself does not need.
         from bert_tf import pretrained
 
-        found = pretrained.tokenizer_arguments(path)
-        return cls(found.pop("vocabulary"), **found)
+        arguments = pretrained.tokenizer_arguments(path)
+        return cls(arguments.pop("vocabulary"), **arguments)
 
     @property
     def vocabulary(self) -> tuple[str, ...]:
