@@ -135,19 +135,19 @@ def _find_in(folder: str) -> str:
         newest = os.path.join(folder, name)
         if tf.io.gfile.exists(newest + INDEX):
             return newest
-    found = [
+    names = [
         name.removesuffix(INDEX)
         for name in sorted(_list(folder))
         if name.endswith(INDEX) and _TEMPORARY not in name
     ]
-    if not found:
+    if not names:
         raise InputError(f"No checkpoint found in {folder}.")
-    if len(found) > 1:
+    if len(names) > 1:
         raise InputError(
-            f"Found {len(found)} checkpoints in {folder}: {listed(found)}. "
+            f"Found {len(names)} checkpoints in {folder}: {listed(names)}. "
             "Pass the prefix of one of them."
         )
-    return os.path.join(folder, found[0])
+    return os.path.join(folder, names[0])
 
 
 def require_plain(path: str) -> None:
@@ -223,8 +223,8 @@ class CheckpointManager:
 
     def steps(self) -> list[int]:
         """Returns the steps that have a checkpoint, sorted."""
-        found = map(_OF_STEP.fullmatch, _list(self.directory))
-        return sorted(int(f[1]) for f in found if f and f[2] == INDEX)
+        matches = map(_OF_STEP.fullmatch, _list(self.directory))
+        return sorted(int(f[1]) for f in matches if f and f[2] == INDEX)
 
     def latest(self) -> str | None:
         """Returns the newest readable checkpoint; None if there are none.
@@ -260,9 +260,9 @@ class CheckpointManager:
         prefix = self.prefix(step)
         write(prefix, tensors)
         steps = [earlier for earlier in self.steps() if earlier <= step]
-        kept = steps[-self.keep :]  # All steps if `keep` is 0.
-        self._write_state(kept)
-        self._remove_others(kept)
+        remaining = steps[-self.keep :]  # All steps if `keep` is 0.
+        self._write_state(remaining)
+        self._remove_others(remaining)
         return prefix
 
     def remove_leftovers(self) -> None:
@@ -277,13 +277,13 @@ class CheckpointManager:
         path = os.path.join(self.directory, "checkpoint")
         files.write_text(path, "".join(f"{line}\n" for line in lines))
 
-    def _remove_others(self, kept: list[int]) -> None:
+    def _remove_others(self, remaining: list[int]) -> None:
         """Removes checkpoints of other steps, and incomplete files."""
-        found = map(_OF_STEP.fullmatch, _list(self.directory))
+        matches = map(_OF_STEP.fullmatch, _list(self.directory))
         old = [
             file[0]
-            for file in found
-            if file and (int(file[1]) not in kept or _TEMPORARY in file[2])
+            for file in matches
+            if file and (int(file[1]) not in remaining or _TEMPORARY in file[2])
         ]
         # The index goes first: files without an index are not a checkpoint.
         for name in sorted(old, key=lambda name: not name.endswith(INDEX)):

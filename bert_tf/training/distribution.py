@@ -306,8 +306,8 @@ def exchange(
 
     def share(values: np.ndarray) -> np.ndarray:
         # Flat arrays of any length share a trace.
-        found = gather(tf.constant(values.ravel())).numpy()  # [replicas, n]
-        return found[:: len(found) // count].reshape(count, *values.shape)
+        gathered = gather(tf.constant(values.ravel())).numpy()  # [replicas, n]
+        return gathered[:: len(gathered) // count].reshape(count, *values.shape)
 
     return share
 

@@ -480,10 +480,10 @@ class Estimator:
         return self.strategy.distribute_datasets_from_function(make)
 
     def _predict_step(self, features) -> dict[str, tf.Tensor]:
-        kept = self.strategy.run(self.prediction_step, (features,))
+        outputs = self.strategy.run(self.prediction_step, (features,))
         return {
             name: self.strategy.experimental_local_results(value)[0]
-            for name, value in kept.items()
+            for name, value in outputs.items()
         }
 
     def prediction_step(
@@ -495,13 +495,13 @@ class Estimator:
         `example_index`, [replicas * b, ...].
         """
         is_real = features["is_real_example"] > 0
-        kept = {
+        predictions = {
             **self._replica_predictions(features),
             INDEX: tf.where(is_real, features[INDEX], -1),
         }
         if is_plain(self.strategy):
-            return kept  # See `TrainingStep._all_reduce`.
-        return {name: all_rows(value) for name, value in kept.items()}
+            return predictions  # See `TrainingStep._all_reduce`.
+        return {name: all_rows(value) for name, value in predictions.items()}
 
     @tf.autograph.experimental.do_not_convert  # As in `TrainingStep`.
     def _predictions(self, features) -> dict[str, tf.Tensor]:
@@ -547,16 +547,16 @@ def in_order(
       InputError: There are no examples.
       ValueError: An example is missing or comes more than once.
     """
-    kept = []
+    predictions = []
     for batch in batches:
         is_real = batch[INDEX] >= 0
         if not is_real.all():
             batch = {name: rows[is_real] for name, rows in batch.items()}
         if len(batch[INDEX]):
-            kept.append(dict(batch))
-    if not kept:
+            predictions.append(dict(batch))
+    if not predictions:
         raise InputError("The data has no examples.")
-    indexes = [batch.pop(INDEX) for batch in kept]
+    indexes = [batch.pop(INDEX) for batch in predictions]
     index = np.sort(np.concatenate(indexes))
     wrong = np.flatnonzero(index != np.arange(len(index)))
     if wrong.size:
@@ -565,8 +565,8 @@ def in_order(
         )
     # Joining one quantity at a time saves memory.
     return {
-        name: _placed([batch.pop(name) for batch in kept], indexes)
-        for name in list(kept[0])
+        name: _placed([batch.pop(name) for batch in predictions], indexes)
+        for name in list(predictions[0])
     }
 
 

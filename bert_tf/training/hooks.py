@@ -401,16 +401,16 @@ class Evaluation(Hook):
 
     def _find_best(self) -> Best | None:
         """Returns the best evaluation so far, if it has the same metric."""
-        found = results.find_best(self._best_folder) if self._export else None
-        if found and found.metric != self.metric:
+        best = results.find_best(self._best_folder) if self._export else None
+        if best and best.metric != self.metric:
             logging.warning(
                 "%s was chosen by %s and is ignored, as the metric is now %s",
                 self._best_folder,
-                found.metric,
+                best.metric,
                 self.metric,
             )
             return None
-        return found
+        return best
 
     def _keep_best(self, step: int, value: float) -> None:
         if self._export is None:

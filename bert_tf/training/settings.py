@@ -92,8 +92,8 @@ class TrainingConfig:
             self.stop_at_step <= self.num_train_steps,
             f"at most `num_train_steps={self.num_train_steps}`",
         )
-        known = listed(OPTIMIZERS, last="or")
-        self._require("optimizer", self.optimizer in OPTIMIZERS, known)
+        optimizers = listed(OPTIMIZERS, last="or")
+        self._require("optimizer", self.optimizer in OPTIMIZERS, optimizers)
         self._require(
             "adam_bias_correction",
             self.optimizer == "adamw" or not self.adam_bias_correction,

@@ -238,5 +238,6 @@ def described(names: Iterable[str]) -> str:
         title = _PARTS.get(scope, scope.split("/")[0])
         parts.setdefault(title, []).append(name)
     return listed(
-        f"{title} ({listed(found, most=2)})" for title, found in parts.items()
+        f"{title} ({listed(variables, most=2)})"
+        for title, variables in parts.items()
     )

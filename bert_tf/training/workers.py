@@ -59,10 +59,10 @@ def raise_worker_lost() -> Iterator[None]:
     try:
         yield
     except tf.errors.OpError as error:
-        found = _ABORTED.search(error.message)
-        if not found:
+        match = _ABORTED.search(error.message)
+        if not match:
             raise
-        reason = (found["reason"] or found["rpc"]).strip().rstrip(":.")
+        reason = (match["reason"] or match["rpc"]).strip().rstrip(":.")
         raise WorkerLostError(
             f"A worker exited or does not answer ({reason}); its log says why. "
             "Restart all workers with the same command to resume from the last "
@@ -168,8 +168,8 @@ def _fingerprints(inputs: Mapping[str, Iterable[str]]) -> dict[str, str]:
     """Describes input files by everything except their folders."""
     paths = {
         f"file {number} of {name}": path
-        for name, found in inputs.items()
-        for number, path in enumerate(found, start=1)
+        for name, input_paths in inputs.items()
+        for number, path in enumerate(input_paths, start=1)
     }
     share = _BYTES_OF_ALL_FILES // max(1, len(paths)) // 2
     describe = functools.partial(
@@ -205,11 +205,11 @@ def _exchange_json(strategy: tf.distribute.Strategy, value: Any) -> list[Any]:
     return [json.loads(row.astype(np.uint8).tobytes()) for row in rows]
 
 
-def _differences(found: Mapping[str, Mapping[str, str]]) -> list[str]:
+def _differences(fingerprints: Mapping[str, Mapping[str, str]]) -> list[str]:
     """Returns a clause for each setting that differs between workers."""
-    (first, expected), *others = found.items()
+    (first, expected), *others = fingerprints.items()
     names = dict.fromkeys(
-        name for settings in found.values() for name in settings
+        name for settings in fingerprints.values() for name in settings
     )
     clauses = []
     for name in names:
