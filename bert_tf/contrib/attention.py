@@ -46,11 +46,11 @@ def run(config: AttentionConfig) -> str:
         start.config.max_position_embeddings,
     )
     attention = _attend(config, start, passage)
-    shown = (config.join_pieces, config.special_tokens)
+    options = (config.join_pieces, config.special_tokens)
     if config.is_picture:
-        content = draw_picture(attention, layer, head, *shown)
+        content = draw_picture(attention, layer, head, *options)
     else:
-        html = write_page(attention, layer or 0, head or 0, *shown)
+        html = write_page(attention, layer or 0, head or 0, *options)
         content = html.encode()
     with files.atomic_writer(config.output) as file:
         file.write(content)

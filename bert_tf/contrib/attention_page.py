@@ -101,10 +101,10 @@ def read_passage(
     texts = [text] if text_b is None else [text, text_b]
     pieces, words = [tokenizer.vocab[CLS]], [Word(CLS, 0, 1, 0, True)]
     for segment, one in enumerate(texts):
-        found = _words(_tokens(tokenizer, one))
-        if not found:
+        tokens_of_words = _words(_tokens(tokenizer, one))
+        if not tokens_of_words:
             raise wrong_value("A text", "at least one word", one)
-        for word, tokens in _placed(found, one, len(pieces), segment):
+        for word, tokens in _placed(tokens_of_words, one, len(pieces), segment):
             words.append(word)
             pieces += [token.id for token in tokens]
         end = len(pieces)
@@ -171,9 +171,9 @@ def as_shown(
             for n in range(word.first, word.end)
         ]
     if not special_tokens:
-        kept = [n for n, word in enumerate(words) if not word.is_special]
-        weights = weights[..., kept, :][..., kept]
-        words = [words[n] for n in kept]
+        positions = [n for n, word in enumerate(words) if not word.is_special]
+        weights = weights[..., positions, :][..., positions]
+        words = [words[n] for n in positions]
     return weights, words
 
 
@@ -217,11 +217,11 @@ def _words(tokens: Iterable[Token]) -> list[list[Token]]:
 
 
 def _placed(
-    found: list[list[Token]], text: str, place: int, segment: int
+    tokens_of_words: list[list[Token]], text: str, place: int, segment: int
 ) -> Iterator[tuple[Word, list[Token]]]:
     """Yields the words of a text, the first piece of which is at `place`."""
     last = 0
-    for tokens in found:
+    for tokens in tokens_of_words:
         start, end = tokens[0].start, tokens[-1].end
         is_first = last == 0
         has_space = any(map(str.isspace, text[last:start]))

@@ -72,9 +72,9 @@ def _convert(
     rows = [ComparisonRow(SAVED_MODEL, exported.size, None, scores(expected))]
     for name, content in _models(config, exported):
         logging.info("Running %s, %.1f MB", name, len(content) / 1e6)
-        found = measure(load(content))
-        off = _checked(config, name, expected, found)
-        rows.append(ComparisonRow(name, len(content), off, scores(found)))
+        measured = measure(load(content))
+        off = _checked(config, name, expected, measured)
+        rows.append(ComparisonRow(name, len(content), off, scores(measured)))
         _write(folder, name, content)
     for name, path in exported.assets.items():
         with files.open_read(path) as file:
@@ -99,25 +99,25 @@ def _models(
 
 
 def _scores(
-    exported: Exported, expected: Measured, found: Measured
+    exported: Exported, expected: Measured, measured: Measured
 ) -> Mapping[str, float]:
     """Returns a model's scores; for embeddings, cosine similarities."""
     if exported.card["kind"] == "encoder":
-        return runtimes.cosines(expected, found)
-    return found.scores
+        return runtimes.cosines(expected, measured)
+    return measured.scores
 
 
 def _checked(
     config: ConvertSavedModelConfig,
     name: str,
     expected: Measured,
-    found: Measured,
+    measured: Measured,
 ) -> Difference:
     """Returns the difference of a model from the export, if acceptable.
 
     A float32 model differs by rounding only. An int8 model has finite outputs.
     """
-    off = runtimes.difference(expected, found)
+    off = runtimes.difference(expected, measured)
     is_quantized = ".int8." in name
     if off.is_rounding or (is_quantized and off.largest < float("inf")):
         return off

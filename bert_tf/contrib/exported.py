@@ -158,10 +158,10 @@ class Exported:
         return {name: answer[name].numpy() for name in self.numbers}
 
     def _rows(self, texts: Mapping[str, np.ndarray]) -> Arrays:
-        seen = _call(self._tokenize, self.inputs, texts)
+        outputs = _call(self._tokenize, self.inputs, texts)
         specs = self.token_inputs
-        rows = {name: seen[name].numpy() for name in specs}
-        counts = [seen[name] for name in seen if name.startswith("num_")]
+        rows = {name: outputs[name].numpy() for name in specs}
+        counts = [outputs[name] for name in outputs if name.startswith("num_")]
         if not counts:
             return rows
         # Rows of padding follow those of a text.
@@ -212,19 +212,18 @@ def open_export(export_dir: str) -> Exported:
 
 def _require_values(
     values: Mapping[str, Any],
-    known: Mapping[str, tuple[str, type | tuple[type, ...]]],
+    requirements: Mapping[str, tuple[str, type | tuple[type, ...]]],
     path: str,
 ) -> None:
     """Raises InputError if a value is missing or has another type."""
-    for name, (what, kind) in known.items():
+    for name, (what, kind) in requirements.items():
         value = values.get(name)
         is_bool = isinstance(value, bool) and kind is int
         if name not in values or not isinstance(value, kind) or is_bool:
-            found = shortened(value) if name in values else "nothing"
+            got = shortened(value) if name in values else "nothing"
             raise in_file(
                 path,
-                f"{name!r} must be {what}; got {found}. Export the model "
-                "again.",
+                f"{name!r} must be {what}; got {got}. Export the model again.",
             )
 
 
@@ -233,8 +232,10 @@ def _mismatch(exported: Exported) -> str | None:
     card, weights = exported.card, exported.model.weights
     for name, path in CHECKED.items():
         # Exports of earlier versions have no checksum of their vocabulary.
-        known = card.get(name, {}).get("sha256")
-        if known and known != files.checksum(os.path.join(exported.path, path)):
+        checksum = card.get(name, {}).get("sha256")
+        if checksum and checksum != files.checksum(
+            os.path.join(exported.path, path)
+        ):
             return f"{path} has another checksum"
     words = weights["bert/embeddings/word_embeddings"].shape[0]
     if not 0 < card["vocab_size"] <= words:

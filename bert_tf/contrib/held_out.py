@@ -125,13 +125,13 @@ def score_tags(
 
     def score(ask: Ask) -> dict[str, float]:
         answer = ask({name: batch[name] for name in _FEATURES})
-        found = word_tags(
+        tags = word_tags(
             answer["tag_ids"],
             batch["label_mask"][:, : answer["tag_ids"].shape[1]],
             sentences,
             encoding.labels,
         )
-        scores = metrics.entity_scores(gold, found)
+        scores = metrics.entity_scores(gold, tags)
         return {
             name: scores[name]
             for name in ("f1", "precision", "recall", "accuracy")
@@ -163,8 +163,10 @@ def score_answers(
             best = best_indexes(answer, mask, encoding.max_seq_length)
             return {name: np.asarray(value) for name, value in best.items()}
 
-        found = answers.answer_questions(questions, encoding, predict, rules)
-        scores = answers.official_scores(found, with_negative)
+        predicted = answers.answer_questions(
+            questions, encoding, predict, rules
+        )
+        scores = answers.official_scores(predicted, with_negative)
         return {
             name.removeprefix("eval_"): scores[name]
             for name in answers.metric_names(with_negative)

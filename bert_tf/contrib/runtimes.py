@@ -224,10 +224,10 @@ def _constant_function(exported: Exported) -> Callable:
 
     @tf.function
     def function(*features):
-        given = zip(specs, features, strict=True)
+        named_specs = zip(specs, features, strict=True)
         values = tf.graph_util.import_graph_def(
             graph,
-            {f"{name}:0": value for name, value in given},
+            {f"{name}:0": value for name, value in named_specs},
             outputs,
             name="",
         )
@@ -370,13 +370,15 @@ def answer_rows(run: Run, features: Mapping[str, np.ndarray]) -> Arrays:
     return {n: values[back] for n, values in join_rows(parts).items()}
 
 
-def difference(expected: Measured, found: Measured) -> Difference:
+def difference(expected: Measured, measured: Measured) -> Difference:
     """Compares the outputs of two models for the same inputs."""
     largest, relative, output, changed = 0.0, 0.0, "", 0.0
     for name in expected.answers[0]:
         pairs = [
             (one[name], other[name])
-            for one, other in zip(expected.answers, found.answers, strict=True)
+            for one, other in zip(
+                expected.answers, measured.answers, strict=True
+            )
         ]
         if any(one.shape != other.shape for one, other in pairs):
             return Difference(math.inf, math.inf, name, 1.0)
@@ -407,7 +409,7 @@ def _share_changed(pairs: _Pairs) -> float:
     return num_changed / max(1, sum(one.size for one, _ in pairs))
 
 
-def cosines(expected: Measured, found: Measured) -> dict[str, float]:
+def cosines(expected: Measured, measured: Measured) -> dict[str, float]:
     """Returns the mean and the lowest cosine similarity of two models' vectors.
 
     Vectors are the last axes of outputs of floats. Expected vectors of zeros,
@@ -416,7 +418,9 @@ def cosines(expected: Measured, found: Measured) -> dict[str, float]:
     similarities = np.concatenate(
         [
             _cosines(one[name], other[name])
-            for one, other in zip(expected.answers, found.answers, strict=True)
+            for one, other in zip(
+                expected.answers, measured.answers, strict=True
+            )
             for name in one
             if one[name].dtype.kind == "f" and one[name].ndim > 1
         ]
