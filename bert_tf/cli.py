@@ -83,17 +83,17 @@ def define_flags(
     config_type: type[Options], values: flags.FlagValues = FLAGS
 ) -> None:
     """Defines a flag in `values` for each option."""
-    for name, (kind, known) in options.declared(config_type).items():
-        default = known.fallback
+    for name, (kind, declaration) in options.declared(config_type).items():
+        default = declaration.fallback
         if default is None and name not in options.required(config_type):
             default = config_type.__dataclass_fields__[name].default
         if isinstance(default, tuple):
             default = [*default]
         # `Options` checks ranges, for callers in Python too.
-        text = f"{known.help} {known.range}".rstrip()
-        if known.choices:
+        text = f"{declaration.help} {declaration.range}".rstrip()
+        if declaration.choices:
             flags.DEFINE_enum(
-                name, default, known.choices, text, flag_values=values
+                name, default, declaration.choices, text, flag_values=values
             )
         else:
             _DEFINE[kind](name, default, text, flag_values=values)
@@ -112,8 +112,8 @@ def read_config(
     return config_type(
         **{
             name: values[name].value
-            for name, (_, known) in options.declared(config_type).items()
-            if known.fallback is None or values[name].present
+            for name, (_, declaration) in options.declared(config_type).items()
+            if declaration.fallback is None or values[name].present
         }
     )
 

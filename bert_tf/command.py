@@ -79,8 +79,8 @@ def command() -> None:
         from bert_tf import completion
 
         if value in completion.SHELLS:
-            known = {job: options_of(job) for job in JOBS}
-            _print(completion.script(value, known))
+            options = {job: options_of(job) for job in JOBS}
+            _print(completion.script(value, options))
         _fail(f"--completion must be {' or '.join(completion.SHELLS)}")
     if first not in JOBS:
         _fail(_unknown_job(first))

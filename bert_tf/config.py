@@ -178,19 +178,19 @@ class BertConfig:
         """
         if not isinstance(values, Mapping):
             raise wrong_value("A BERT config", "a dict", values)
-        known = [field.name for field in dataclasses.fields(cls)]
+        field_names = [field.name for field in dataclasses.fields(cls)]
         for key in values:
-            if key not in known and key not in _UNUSED_KEYS:
+            if key not in field_names and key not in _UNUSED_KEYS:
                 raise InputError(
                     f"{key!r} is not a key of a BERT config."
-                    f"{did_you_mean(key, known)}"
+                    f"{did_you_mean(key, field_names)}"
                 )
         if "vocab_size" not in values:
             raise InputError(
                 "A BERT config needs the key 'vocab_size'; the keys are "
                 f"{listed(sorted(values), quote=True, most=20) or 'missing'}."
             )
-        config = cls(**{n: values[n] for n in known if n in values})
+        config = cls(**{n: values[n] for n in field_names if n in values})
         config.check_heads()
         return config
 

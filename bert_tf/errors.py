@@ -107,9 +107,9 @@ def listed(
     return f"{', '.join(items[:-1])} {last} {items[-1]}"
 
 
-def did_you_mean(name: str, known: Collection[str]) -> str:
+def did_you_mean(name: str, candidates: Collection[str]) -> str:
     """Returns " Did you mean 'x'?" for the nearest known name, or ""."""
-    folded = {candidate.lower(): candidate for candidate in known}
+    folded = {candidate.lower(): candidate for candidate in candidates}
     near = difflib.get_close_matches(name.lower(), folded, n=1)
     return f" Did you mean {folded[near[0]]!r}?" if near else ""
 

@@ -388,9 +388,9 @@ class FeatureModel(FreezableModel):
         encoder.freeze(self.config.num_hidden_layers)
         if encoder.pooler is not None:
             encoder.pooler.trainable = False
-        found = dict(dense_layers(encoder))
+        dense = dict(dense_layers(encoder))
         for path, (rank, alpha) in layers.items():
-            found[path].enable_lora(rank, alpha)
+            dense[path].enable_lora(rank, alpha)
         renew_optimizer(self)
 
     def adapters(self) -> dict[str, list]:

@@ -145,7 +145,7 @@ def expand(patterns: str, argument: str | None = None) -> list[str]:
         raise InputError(
             f"{place} is empty; pass files or globs, separated by commas."
         )
-    found: dict[str, None] = {}
+    matches: dict[str, None] = {}
     for item in items:
         paths = _matches(item)
         if not paths:
@@ -153,8 +153,8 @@ def expand(patterns: str, argument: str | None = None) -> list[str]:
                 f"{place} has {item!r}, which matches no file. Correct it, or "
                 "create the file first."
             )
-        found.update(dict.fromkeys(paths))
-    return list(found)
+        matches.update(dict.fromkeys(paths))
+    return list(matches)
 
 
 def _matches(pattern: str) -> list[str]:

@@ -308,10 +308,12 @@ def _fuse(
     def apply(*arguments):
         @tf.custom_gradient
         def differentiable(*arguments):
-            result, kept = forward(*arguments)
+            result, residuals = forward(*arguments)
 
             def gradient(upstream):
-                return backward(upstream, kept, *(arguments[n] for n in needed))
+                return backward(
+                    upstream, residuals, *(arguments[n] for n in needed)
+                )
 
             return result, gradient
 
@@ -338,7 +340,7 @@ def _fused_gelu(approximate: bool, jit_compile: bool):
         cdf, _ = cdf_and_slope(wide)
         return tf.cast(wide * cdf, x.dtype), ()
 
-    def backward(upstream, kept, x):
+    def backward(upstream, residuals, x):
         wide = _wide(x)
         cdf, slope = cdf_and_slope(wide)
         return tf.cast(_wide(upstream) * (cdf + wide * slope), x.dtype)
@@ -353,8 +355,8 @@ def _fused_attention_probabilities(rate: float):
         probabilities = tf.cast(probabilities, scores.dtype)
         return _hashed_dropout(probabilities, rate, seed), (probabilities,)
 
-    def backward(upstream, kept, seed):
-        dtype, probabilities = upstream.dtype, _wide(kept[0])
+    def backward(upstream, residuals, seed):
+        dtype, probabilities = upstream.dtype, _wide(residuals[0])
         upstream = _wide(_hashed_dropout(upstream, rate, seed)) * probabilities
         total = tf.reduce_sum(upstream, axis=-1, keepdims=True)
         gradient = upstream - probabilities * total
@@ -392,10 +394,12 @@ def _attention_on_jax(rate: float):
         context = ops.matmul(dropped(probabilities, seed, value.dtype), value)
         return context, (scores, bias, value, seed, row, context)
 
-    def backward(kept, upstream):
+    def backward(residuals, upstream):
         # Without the barrier, XLA would keep the probabilities.
-        kept, upstream = jax.lax.optimization_barrier((kept, upstream))
-        scores, bias, value, seed, row, context = kept
+        residuals, upstream = jax.lax.optimization_barrier(
+            (residuals, upstream)
+        )
+        scores, bias, value, seed, row, context = residuals
         probabilities = probabilities_of(scores, bias, *row)
         # Equals the sum over keys of probabilities times their gradients.
         total = _wide(upstream) * _wide(context)
@@ -424,8 +428,8 @@ def _dropout_product(rate: float):
         keep = noise >= tf.cast(rate, x.dtype)
         return tf.matmul(drop(x, keep), y), (keep,)
 
-    def backward(upstream, kept, x, y):
-        (keep,) = kept
+    def backward(upstream, residuals, x, y):
+        (keep,) = residuals
         # Not before the gradient arrives, and not that of the forward pass.
         with tf.control_dependencies([upstream]):
             dropped = drop(x, keep)
@@ -449,8 +453,8 @@ def _fused_residual_layer_norm(rate: float, epsilon: float, jit_compile: bool):
         result = normal * _wide(gamma) + _wide(beta)
         return tf.cast(result, x.dtype), (tf.cast(normal, x.dtype), inverse)
 
-    def backward(upstream, kept, gamma, seed):
-        normal, inverse = map(_wide, kept)
+    def backward(upstream, residuals, gamma, seed):
+        normal, inverse = map(_wide, residuals)
         dtype, upstream = upstream.dtype, _wide(upstream)
         scaled = upstream * _wide(gamma)
         mean = tf.reduce_mean(scaled, axis=-1, keepdims=True)
@@ -479,12 +483,12 @@ def _fused_cross_entropy():
         highest = tf.reduce_max(wide, axis=-1, keepdims=True)
         total = tf.reduce_sum(tf.exp(wide - highest), axis=-1, keepdims=True)
         normalizer = highest + tf.math.log(total)  # [..., 1]
-        found = tf.where(is_label(logits, labels), wide, 0.0)
-        losses = normalizer[..., 0] - tf.reduce_sum(found, axis=-1)
+        label_logits = tf.where(is_label(logits, labels), wide, 0.0)
+        losses = normalizer[..., 0] - tf.reduce_sum(label_logits, axis=-1)
         return losses, (normalizer,)
 
-    def backward(upstream, kept, logits, labels):
-        probabilities = tf.exp(_wide(logits) - kept[0])
+    def backward(upstream, residuals, logits, labels):
+        probabilities = tf.exp(_wide(logits) - residuals[0])
         gradient = tf.where(
             is_label(logits, labels), probabilities - 1.0, probabilities
         )

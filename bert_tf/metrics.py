@@ -487,36 +487,36 @@ def entities(tags: Iterable[str]) -> list[Entity]:
     Raises:
       ValueError: If a tag is invalid.
     """
-    found: list[Entity] = []
+    spans: list[Entity] = []
     is_open = False
     for word, tag in enumerate(tags):
         match = _TAG.fullmatch(tag)
         if not match:
             raise wrong_value("A tag", "O, B-TYPE or I-TYPE", tag)
         mark, kind = match[1], match[2] or ""
-        if mark == "I" and is_open and found[-1].type == kind:
-            found[-1] = found[-1]._replace(end=word + 1)
+        if mark == "I" and is_open and spans[-1].type == kind:
+            spans[-1] = spans[-1]._replace(end=word + 1)
         elif mark:
-            found.append(Entity(kind, word, word + 1))
+            spans.append(Entity(kind, word, word + 1))
         is_open = mark is not None
-    return found
+    return spans
 
 
 def count_entities(
     gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]
 ) -> tuple[Counts, dict[str, Counts]]:
     """Counts all entities and those of each type, from tags of sentences."""
-    found: tuple[Counter[str], ...] = Counter(), Counter(), Counter()
+    counters: tuple[Counter[str], ...] = Counter(), Counter(), Counter()
     for right, answered in zip(gold, predicted, strict=True):
-        wanted, given = set(entities(right)), set(entities(answered))
-        members = wanted, given, wanted & given
-        for counter, these in zip(found, members, strict=True):
+        of_gold, of_predicted = set(entities(right)), set(entities(answered))
+        members = of_gold, of_predicted, of_gold & of_predicted
+        for counter, these in zip(counters, members, strict=True):
             counter.update(entity.type for entity in these)
     of_types = {
-        kind: Counts(*(counter[kind] for counter in found))
-        for kind in sorted(found[0] | found[1])
+        kind: Counts(*(counter[kind] for counter in counters))
+        for kind in sorted(counters[0] | counters[1])
     }
-    return Counts(*(counter.total() for counter in found)), of_types
+    return Counts(*(counter.total() for counter in counters)), of_types
 
 
 def entity_scores(

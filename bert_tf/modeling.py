@@ -196,19 +196,19 @@ class BertModel(FeatureModel):
         if not self.built:
             self.build()
         # An explicit None stops Keras from inheriting `training`.
-        given = {} if training is None else {"training": training}
+        keywords = {} if training is None else {"training": training}
         features = self.check_features(inputs)
         pools_first = not (
             self.config.is_left_to_right or "cls_positions" in features
         )
         return self._encode(
-            features, seed, num_queries=1 if pools_first else None, **given
+            features, seed, num_queries=1 if pools_first else None, **keywords
         )[-1]
 
-    def _encode(self, inputs, seed, num_queries: int | None = None, **given):
+    def _encode(self, inputs, seed, num_queries: int | None = None, **keywords):
         """Returns the arguments of `_result`.
 
-        `given` contains `training`, or nothing: Keras then passes the caller's.
+        Without `training` in `keywords`, Keras passes the caller's.
         """
         input_ids = integers(inputs, "input_ids")
         position_ids = integers(inputs, "position_ids")
@@ -218,7 +218,7 @@ class BertModel(FeatureModel):
         if segment_ids is None:
             segment_ids = ops.zeros_like(input_ids)
         embedded = self.embeddings(
-            input_ids, segment_ids, position_ids, seed=seed, **given
+            input_ids, segment_ids, position_ids, seed=seed, **keywords
         )
         input_mask = inputs.get("input_mask", ops.ones_like(input_ids))
         example_ids = integers(inputs, "example_ids")
@@ -229,7 +229,7 @@ class BertModel(FeatureModel):
             ),
             seed=fold_in(seed, 1),
             num_queries=num_queries,
-            **given,
+            **keywords,
         )
         pooled = self._pool(outputs[-1], inputs, input_mask, example_ids)
         return embedded, outputs, attentions, pooled

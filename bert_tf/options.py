@@ -104,8 +104,10 @@ def option(
     """
     if fallback is not None:
         default = None
-    known = Option(help, fallback=fallback, **declaration)
-    return dataclasses.field(default=default, metadata={"option": known})
+    declared_option = Option(help, fallback=fallback, **declaration)
+    return dataclasses.field(
+        default=default, metadata={"option": declared_option}
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -118,13 +120,13 @@ class Options:
     """
 
     def __post_init__(self) -> None:
-        for name, (kind, known) in declared(type(self)).items():
+        for name, (kind, declaration) in declared(type(self)).items():
             value = _converted(getattr(self, name), kind)
             object.__setattr__(self, name, value)
             default = self.__dataclass_fields__[name].default
             if value is None and default is None:
                 continue
-            if fault := _fault(value, kind, known):
+            if fault := _fault(value, kind, declaration):
                 raise OptionError(f"`{name}` {fault}")
 
     def check(self) -> None:
@@ -144,8 +146,8 @@ class Options:
         """
         return {
             f"`{name}`": getattr(self, name)
-            for name, (_, known) in declared(type(self)).items()
-            if not known.per_worker
+            for name, (_, declaration) in declared(type(self)).items()
+            if not declaration.per_worker
         }
 
     def require_effect(self, other: str) -> None:
@@ -169,11 +171,11 @@ class Options:
     def without_effect(self) -> dict[str, str]:
         """Returns what options need that are given in vain, by their names."""
         return {
-            name: known.needs
-            for name, (_, known) in declared(type(self)).items()
+            name: declaration.needs
+            for name, (_, declaration) in declared(type(self)).items()
             if getattr(self, name) != self.__dataclass_fields__[name].default
-            and known.needs
-            and not any(map(self._is_met, known.needs.split(" or ")))
+            and declaration.needs
+            and not any(map(self._is_met, declaration.needs.split(" or ")))
         }
 
     def _is_met(self, need: str) -> bool:
@@ -188,9 +190,10 @@ class Options:
         return dataclasses.replace(
             self,
             **{
-                name: known.fallback
-                for name, (_, known) in declared(type(self)).items()
-                if known.fallback is not None and getattr(self, name) is None
+                name: declaration.fallback
+                for name, (_, declaration) in declared(type(self)).items()
+                if declaration.fallback is not None
+                and getattr(self, name) is None
             },
         )
 
@@ -212,8 +215,8 @@ def named(config: type[Options], **declaration: Any) -> list[str]:
     """
     return [
         name
-        for name, (_, known) in declared(config).items()
-        if all(getattr(known, key) == v for key, v in declaration.items())
+        for name, (_, candidate) in declared(config).items()
+        if all(getattr(candidate, key) == v for key, v in declaration.items())
     ]
 
 
@@ -252,20 +255,19 @@ def _converted(value: Any, kind: type) -> Any:
     return value
 
 
-def _fault(value: Any, kind: Any, known: Option) -> str | None:
+def _fault(value: Any, kind: Any, declaration: Option) -> str | None:
     """Returns what is wrong with a value, or None."""
     if type(value) is not kind:
         return f"must be {_NAMES[kind]}; got {value!r}"
-    if known.choices and value not in known.choices:
-        return (
-            f"must be one of {listed(known.choices, last='or')}; got {value!r}"
-        )
+    if declaration.choices and value not in declaration.choices:
+        choices = listed(declaration.choices, last="or")
+        return f"must be one of {choices}; got {value!r}"
     if kind is str and "tensorflow" in sys.modules and not files.is_utf8(value):
         # TensorFlow's functions only take file names in UTF-8.
         return f"must be UTF-8; got {value!r}"
-    if known.below is not None and value >= known.below:
-        return f"must be below {known.below:,}; got {value}"
-    return number_fault(value, known.at_least, known.at_most)
+    if declaration.below is not None and value >= declaration.below:
+        return f"must be below {declaration.below:,}; got {value}"
+    return number_fault(value, declaration.at_least, declaration.at_most)
 
 
 def number_fault(

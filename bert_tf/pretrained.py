@@ -165,8 +165,8 @@ def load_model(path: str | os.PathLike[str], **options: Any) -> keras.Model:
       InputError: If the file is missing, damaged or not a `.keras` file, or has
         code in it, which Keras runs with `safe_mode=False` only.
     """
-    known = ("compile", "custom_objects", "safe_mode")
-    require_options("load_model", options, known)
+    names = ("compile", "custom_objects", "safe_mode")
+    require_options("load_model", options, names)
     return keras_files.load(files.path_text(path), **options)
 
 
@@ -200,22 +200,24 @@ def open_pretrained(path: str | os.PathLike[str]) -> Pretrained:
         of its author.
     """
     path = files.path_text(path)
-    found = _open(path)
-    if found.do_lower_case is None:
-        found = dataclasses.replace(found, do_lower_case=casing_of_name(path))
-    return _with_problem(found, found.head)
+    pretrained = _open(path)
+    if pretrained.do_lower_case is None:
+        pretrained = dataclasses.replace(
+            pretrained, do_lower_case=casing_of_name(path)
+        )
+    return _with_problem(pretrained, pretrained.head)
 
 
-def _with_problem(found: Pretrained, head: str | None) -> Pretrained:
+def _with_problem(pretrained: Pretrained, head: str | None) -> Pretrained:
     """Returns a checkpoint with the problem that one output means.
 
     Published cross-encoders and reward models do not record it; transformers
     takes them for regressions, too.
     """
-    is_number = head == "classifier" and _num_rows(found.weights) == 1
-    if not is_number or found.problem_type is not None:
-        return found
-    return dataclasses.replace(found, problem_type="regression")
+    is_number = head == "classifier" and _num_rows(pretrained.weights) == 1
+    if not is_number or pretrained.problem_type is not None:
+        return pretrained
+    return dataclasses.replace(pretrained, problem_type="regression")
 
 
 def _open(path: str) -> Pretrained:
@@ -338,23 +340,25 @@ def make_model(
     except (TypeError, ValueError):
         expected = "a name such as float32 or mixed_bfloat16, or a DTypePolicy"
         raise wrong_value("dtype", expected, options["dtype"]) from None
-    found = open_pretrained(path)
-    head = keras_files.head_of_class(model_class, found.head)
-    found = _with_problem(found, found.head or head)
+    pretrained = open_pretrained(path)
+    head = keras_files.head_of_class(model_class, pretrained.head)
+    pretrained = _with_problem(pretrained, pretrained.head or head)
     accepted = options_of(model_class)
-    has_pooler = "bert/pooler/dense/bias" in found.weights
+    has_pooler = "bert/pooler/dense/bias" in pretrained.weights
     defaults: dict[str, Any] = {"add_pooling_layer": has_pooler}
-    if found.head in (None, head):
-        defaults["bilstm_head"] = found.bilstm_head
-    if found.classifier_dropout is not None:
+    if pretrained.head in (None, head):
+        defaults["bilstm_head"] = pretrained.bilstm_head
+    if pretrained.classifier_dropout is not None:
         # As in transformers, for a new head too.
-        defaults["dropout"] = found.classifier_dropout
+        defaults["dropout"] = pretrained.classifier_dropout
     options = {n: x for n, x in defaults.items() if n in accepted} | options
-    weights, problem_type = found.weights, found.problem_type
+    weights, problem_type = pretrained.weights, pretrained.problem_type
     is_new_head = False
     if "num_labels" in accepted:
         num_labels = options.get("num_labels")
-        labels, is_new_head = _choose_labels(found, head, labels, num_labels)
+        labels, is_new_head = _choose_labels(
+            pretrained, head, labels, num_labels
+        )
         if is_new_head:
             weights, problem_type = without_head(weights), None
         if num_labels is None:
@@ -362,18 +366,18 @@ def make_model(
     elif labels is not None:
         raise InputError(f"{model_class.__name__} has no labels.")
     else:
-        weights = _of_same_head(head, found)
-    config = _config_of(found)
+        weights = _of_same_head(head, pretrained)
+    config = _config_of(pretrained)
     require_sizes(config, weights)
     model = model_class(config, **options)
     variables = _variables(model)
     report = restore(variables, weights, NEW_HEADS)
-    _record_random(model, found.path, report)
-    if labels and not is_new_head and found.labels != labels:
-        _reorder(variables, found.labels or labels, labels)
-    activation_fn = None if is_new_head else found.activation_fn
+    _record_random(model, pretrained.path, report)
+    if labels and not is_new_head and pretrained.labels != labels:
+        _reorder(variables, pretrained.labels or labels, labels)
+    activation_fn = None if is_new_head else pretrained.activation_fn
     model.checkpoint = dataclasses.replace(
-        found,
+        pretrained,
         weights={},
         head=head,
         labels=labels,
@@ -407,8 +411,8 @@ def warn_if_random(model: keras.Model) -> None:
     if any(layer.quantization_mode for _, layer in dense_layers(model)):
         return  # The values are others.
     names, before = model.random_variables
-    used = [n for n in names if not re.match(model.unused_variables, n)]
-    if not used:
+    needed = [n for n in names if not re.match(model.unused_variables, n)]
+    if not needed:
         return
     variables = checkpoint_variables(model)
     if checksum({n: variables[n] for n in names}) != before:
@@ -419,7 +423,7 @@ def warn_if_random(model: keras.Model) -> None:
     logging.warning(
         "%s: %s is random, since the checkpoint lacks it. Call fit first",
         model.name,
-        described(used),
+        described(needed),
     )
 
 
@@ -436,12 +440,12 @@ def options_of(model_class: type[keras.Model]) -> set[str]:
 
 
 def require_options(
-    class_name: str, options: Iterable[str], known: Collection[str]
+    class_name: str, options: Iterable[str], names: Collection[str]
 ) -> None:
     """Raises InputError if an option is not known."""
     for name in options:
-        if name not in known:
-            hint = did_you_mean(name, known)
+        if name not in names:
+            hint = did_you_mean(name, names)
             raise InputError(f"{class_name} has no option {name!r}.{hint}")
 
 
@@ -452,7 +456,7 @@ def _num_rows(weights: Weights) -> int | None:
 
 
 def _choose_labels(
-    found: Pretrained,
+    pretrained: Pretrained,
     head: str | None,
     labels: Sequence[str] | None,
     num_labels: int | None,
@@ -471,14 +475,14 @@ def _choose_labels(
                 "num_labels", f"{len(labels)}, as there are labels", num_labels
             )
         num_labels = len(labels)
-    num_rows = _num_rows(found.weights)
-    is_ours = num_rows is not None and found.head in (None, head)
+    num_rows = _num_rows(pretrained.weights)
+    is_ours = num_rows is not None and pretrained.head in (None, head)
     if num_labels is None and not is_ours:
         raise InputError(
-            f"{found.path} has no head of this kind. Pass labels=[...] or "
+            f"{pretrained.path} has no head of this kind. Pass labels=[...] or "
             "num_labels for a new head."
         )
-    theirs = found.labels or ()
+    theirs = pretrained.labels or ()
     is_numbered = theirs == huggingface.numbered_labels(len(theirs))
     # Names that classes share do not tell them apart.
     has_names = not is_numbered and len({*theirs}) == len(theirs)
@@ -486,12 +490,12 @@ def _choose_labels(
     if not is_ours or not same_size:
         return labels, True
     if labels is None or not has_names:
-        return labels or found.labels, False
+        return labels or pretrained.labels, False
     if {*labels} == {*theirs}:
         return labels, False
     logging.warning(
         "%s has the labels %s: the head for %s is new",
-        found.path,
+        pretrained.path,
         listed(theirs),
         listed(labels),
     )
@@ -514,8 +518,8 @@ def _reorder(
 
 def without_head(weights: Weights) -> Weights:
     """Returns the weights of the encoder and its pooler."""
-    kept = [name for name in weights.shapes if name.startswith("bert/")]
-    return Selection(weights, kept)
+    names = [name for name in weights.shapes if name.startswith("bert/")]
+    return Selection(weights, names)
 
 
 def tokenizer_arguments(
@@ -531,20 +535,21 @@ def tokenizer_arguments(
     Raises:
       InputError: If the checkpoint cannot be read or has no vocabulary.
     """
-    found = checkpoint
-    if not isinstance(found, Pretrained):
-        found = open_pretrained(found)
-    if found.vocab is None:
+    pretrained = checkpoint
+    if not isinstance(pretrained, Pretrained):
+        pretrained = open_pretrained(pretrained)
+    if pretrained.vocab is None:
         advice = "Add it."
-        if found.path.endswith(".keras"):
+        if pretrained.path.endswith(".keras"):
             advice += " For a saved text model use keras.models.load_model."
         raise in_file(
-            found.path, f"there is no vocab.txt beside the checkpoint. {advice}"
+            pretrained.path,
+            f"there is no vocab.txt beside the checkpoint. {advice}",
         )
     return {
-        "vocabulary": found.vocab,
-        "do_lower_case": found.do_lower_case is not False,
-        "strip_accents": found.strip_accents,
+        "vocabulary": pretrained.vocab,
+        "do_lower_case": pretrained.do_lower_case is not False,
+        "strip_accents": pretrained.strip_accents,
     }
 
 
@@ -567,8 +572,8 @@ def save(
     """
     path = files.path_text(folder, "The folder")
     if format not in [*_SAVED_FORMATS]:
-        known = listed(_SAVED_FORMATS, last="or", quote=True)
-        raise wrong_value("format", known, format)
+        formats = listed(_SAVED_FORMATS, last="or", quote=True)
+        raise wrong_value("format", formats, format)
     if not model.built:
         model.build()
     head = keras_files.head_of_class(type(model))

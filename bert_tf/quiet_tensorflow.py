@@ -29,14 +29,14 @@ from bert_tf.packages import MissingPackageError, tensorflow_required
 def _no_stderr() -> Iterator[None]:
     """Discards the standard error of C++ code."""
     sys.stderr.flush()
-    kept = os.dup(2)
+    stderr = os.dup(2)
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     try:
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(stderr, 2)
+        os.close(stderr)
         os.close(nowhere)
 
 

@@ -228,8 +228,8 @@ class SelfAttention(BertLayer):
         """
         queries = _first_positions(x, num_queries)
         heads = (
-            [self._split_heads(part, given) for part in layer.parts(given)]
-            for layer, given in (
+            [self._split_heads(part, inputs) for part in layer.parts(inputs)]
+            for layer, inputs in (
                 (self.query, queries),
                 (self.key, x),
                 (self.value, x),
@@ -253,19 +253,19 @@ class SelfAttention(BertLayer):
             scores, attention_bias, value, self.dropout.rate, seed
         )
 
-    def _split_heads(self, x, given):
+    def _split_heads(self, x, inputs):
         """Maps floats [B, S, N D] of some heads to [B, N, S, D].
 
-        B and S are taken from `given`, [B, S, H]. So graphs compute them once.
+        B and S are taken from `inputs`, [B, S, H]. So graphs compute them once.
         """
         size = self.config.hidden_size // self.config.num_attention_heads
-        batch, length, _ = ops.shape(given)
+        batch, length, _ = ops.shape(inputs)
         x = ops.reshape(x, (batch, length, x.shape[-1] // size, size))
         return ops.transpose(x, (0, 2, 1, 3))
 
-    def _join_heads(self, x, given):
+    def _join_heads(self, x, inputs):
         """Maps floats [B, N, S, D] to [B, S, N D]; see `_split_heads`."""
-        batch, length, _ = ops.shape(given)
+        batch, length, _ = ops.shape(inputs)
         _, heads, _, size = x.shape
         x = ops.transpose(x, (0, 2, 1, 3))
         return ops.reshape(x, (batch, length, heads * size))

@@ -25,15 +25,15 @@ def checkpoint_variables(model: keras.Model) -> dict[str, keras.Variable]:
             "hold. Load or convert its weights before you call quantize."
         )
     paths = [v.path for v in model.weights]
-    found = [p for p in paths if f"/{p}".endswith(_FIRST_VARIABLE)]
-    if len(found) > 1:
+    firsts = [p for p in paths if f"/{p}".endswith(_FIRST_VARIABLE)]
+    if len(firsts) > 1:
         raise InputError(
-            f"{model.name!r} has {len(found)} encoders. Load or convert them "
+            f"{model.name!r} has {len(firsts)} encoders. Load or convert them "
             "one by one."
         )
     outer, encoder = f"{model.name}/", None
-    if found:
-        encoder = found[0].removesuffix(_FIRST_VARIABLE)
+    if firsts:
+        encoder = firsts[0].removesuffix(_FIRST_VARIABLE)
         outer = encoder[: encoder.rfind("/") + 1]
 
     def name_of(path: str) -> str:
