@@ -312,7 +312,7 @@ def test_warns_of_a_best_threshold_that_gives_other_answers(caplog):
     [warning] = caplog.messages
     assert "F1, 75.0" in warning
     assert "would be 25.0" in warning
-    [advised] = re.findall("--null_score_diff_threshold=([-e0-9]+)", warning)
+    [advised] = re.findall("null_score_diff_threshold=([-e0-9]+)", warning)
     assert f1_at(float(advised)) == scores["best_f1"]
     caplog.clear()
     assert squad_v2({"q": ()}, {"q": "x"}, {"q": 0.5})["best_f1_thresh"] == 0
