@@ -104,7 +104,9 @@ def read_passage(
         tokens_of_words = _words(_tokens(tokenizer, one))
         if not tokens_of_words:
             raise wrong_value("A text", "at least one word", one)
-        for word, tokens in _placed(tokens_of_words, one, len(pieces), segment):
+        for word, tokens in _tokens_by_word(
+            tokens_of_words, one, len(pieces), segment
+        ):
             words.append(word)
             pieces += [token.id for token in tokens]
         end = len(pieces)
@@ -216,7 +218,7 @@ def _words(tokens: Iterable[Token]) -> list[list[Token]]:
     return words
 
 
-def _placed(
+def _tokens_by_word(
     tokens_of_words: list[list[Token]], text: str, place: int, segment: int
 ) -> Iterator[tuple[Word, list[Token]]]:
     """Yields the words of a text, the first piece of which is at `place`."""
@@ -387,14 +389,14 @@ def draw_picture(
       special_tokens: See `as_shown`.
     """
     weights, words = as_shown(attention, joined, special_tokens)
-    layers = _chosen(layer, attention.num_layers)
-    heads = _chosen(head, attention.num_heads)
+    layers = _indexes(layer, attention.num_layers)
+    heads = _indexes(head, attention.num_heads)
     with _fonts():
         if len(layers) == len(heads) == 1:
             figure = _draw_head(weights[layers[0], heads[0]], words)
         else:
             figure = _draw_overview(weights, words, layers, heads)
-        title = f"Attention of {attention.model}: {_named(layer, head)}"
+        title = f"Attention of {attention.model}: {_title(layer, head)}"
         figure.suptitle(
             _drawable(title), color=INK, fontsize=11, parse_math=False
         )
@@ -426,11 +428,11 @@ def colours(weights: np.ndarray, segments: Sequence[int]) -> np.ndarray:
     return 1 - strength * (1 - ACCENTS[list(segments)])
 
 
-def _chosen(index: int | None, count: int) -> list[int]:
+def _indexes(index: int | None, count: int) -> list[int]:
     return list(range(count)) if index is None else [index]
 
 
-def _named(layer: int | None, head: int | None) -> str:
+def _title(layer: int | None, head: int | None) -> str:
     """layer 3, head 5; layer 3, all heads; all layers, head 5; all heads."""
     if layer is None and head is None:
         return "all heads"

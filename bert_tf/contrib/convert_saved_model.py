@@ -73,7 +73,7 @@ def _convert(
     for name, content in _models(config, exported):
         logging.info("Running %s, %.1f MB", name, len(content) / 1e6)
         measured = measure(load(content))
-        off = _checked(config, name, expected, measured)
+        off = _acceptable_difference(config, name, expected, measured)
         rows.append(ComparisonRow(name, len(content), off, scores(measured)))
         _write(folder, name, content)
     for name, path in exported.assets.items():
@@ -107,7 +107,7 @@ def _scores(
     return measured.scores
 
 
-def _checked(
+def _acceptable_difference(
     config: ConvertSavedModelConfig,
     name: str,
     expected: Measured,

@@ -378,7 +378,7 @@ def complete_pairs(
     [section] = group["sections"]
     text = table.section(index, section)
     offsets = text.corpus.sentence_offsets
-    for requests in _rebatched(group["requests"]):
+    for requests in _larger_batches(group["requests"]):
         drafts = requests.pairs
         first, end = table.segments(
             index, text, drafts["other_document"], drafts["point"], size
@@ -394,7 +394,7 @@ def complete_pairs(
         )
 
 
-def _rebatched(batches: Iterable[Batch]) -> Iterator[Batch]:
+def _larger_batches(batches: Iterable[Batch]) -> Iterator[Batch]:
     """Joins the many small batches of a large cluster."""
     pending: list[Batch] = []
     size = 0

@@ -76,7 +76,7 @@ def read(
     extension = path.removesuffix(".gz").rpartition(".")[2].lower()
     if extension in ("jsonl", "ndjson", "json"):
         if isinstance(columns, str):
-            columns, _ = _numbered(columns)
+            columns, _ = _column_numbers(columns)
         return _read_objects(path, columns, optional, skip, check)
     if extension not in ("tsv", "txt", "csv"):
         raise in_file(
@@ -139,7 +139,7 @@ def _read_table(
     least, count = 0, None
     cells: dict[str, Any] = {}
     if isinstance(columns, str):
-        columns, least = _numbered(columns)
+        columns, least = _column_numbers(columns)
         # The last column may be missing if it is optional.
         least -= any(columns.get(name) == least - 1 for name in optional)
         if header:
@@ -165,7 +165,7 @@ def _read_table(
             if count is None:
                 count = len(fields)
                 expected = f"{count} columns, as in {where}"
-            yield _picked(columns, fields), where
+            yield _fields_by_name(columns, fields), where
         elif skip is None:
             raise in_file(
                 where,
@@ -183,7 +183,7 @@ def _read_table(
         )
 
 
-def _numbered(columns: str) -> tuple[Columns, int]:
+def _column_numbers(columns: str) -> tuple[Columns, int]:
     """Returns the numbers of named columns, and the least number of columns.
 
     "_ text * label label" gives {"text": 1, "label": (-2, -1)} and 4.
@@ -329,7 +329,7 @@ def _replaced(
     }
 
 
-def _picked(columns: Columns, fields: Sequence[str]) -> dict[str, Any]:
+def _fields_by_name(columns: Columns, fields: Sequence[str]) -> dict[str, Any]:
     """Returns the fields of a row by name; None for one that is missing."""
     return _replaced(
         columns,

@@ -145,8 +145,8 @@ def _check(
     if ours and ours != layers:
         raise in_file(
             path,
-            f"the adapters are {_described(layers)}; {model.name} has "
-            f"{_described(ours)}. Load them into a model without adapters.",
+            f"the adapters are {_summary(layers)}; {model.name} has "
+            f"{_summary(ours)}. Load them into a model without adapters.",
         )
     for name, value in json.loads(json.dumps(facts)).items():
         theirs = adapters.facts.get(name, value)
@@ -230,7 +230,7 @@ def _checksum_without(
     return checksum(others)
 
 
-def _described(layers: Mapping[str, Any]) -> str:
+def _summary(layers: Mapping[str, Any]) -> str:
     """Returns the number of adapters and their rank and alpha."""
     options = sorted({tuple(values) for values in layers.values()})
     return f"{len(layers)} with (rank, lora_alpha) = {options}"

@@ -136,7 +136,7 @@ class ModelWeights:
             if scope_of(name) not in empty and not is_adapter(name)
         }
         layers = adapted_layers(model).values()
-        self._merged = {x._kernel.path: x.merged_kernel for x in layers}
+        self._merged_kernels = {x._kernel.path: x.merged_kernel for x in layers}
         self.shapes = {
             name: tuple(v.shape) for name, v in self._variables.items()
         }
@@ -146,8 +146,8 @@ class ModelWeights:
 
     def __getitem__(self, name: str) -> np.ndarray:
         variable = self._variables[name]
-        if variable.path in self._merged:
-            return self._merged[variable.path]()
+        if variable.path in self._merged_kernels:
+            return self._merged_kernels[variable.path]()
         return keras.ops.convert_to_numpy(variable)
 
 

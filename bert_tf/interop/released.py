@@ -321,7 +321,7 @@ def _compare(
       _WrongContents: A file has another checksum.
     """
     published = known_checksums(model)
-    expected = published or _recorded(record)
+    expected = published or _recorded_checksums(record)
     where = "bert_tf" if published else record
     digests = {}
     for name in names:
@@ -342,7 +342,7 @@ def _record(digests: dict[str, str], model: str, path: str) -> None:
     files.write_text(path, "".join(lines))
 
 
-def _recorded(path: str) -> dict[str, str]:
+def _recorded_checksums(path: str) -> dict[str, str]:
     """Returns the SHA-256 of each file at the first download, if any."""
     if not os.path.exists(path):
         return {}

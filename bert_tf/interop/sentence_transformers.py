@@ -101,7 +101,7 @@ def read(folder: str, longest: int) -> dict[str, Any]:
         elif kind == "Normalize" and "pooling" in fields:
             fields["normalize"] = True
         elif kind != "Transformer" or place:
-            unsupported.append(_shown(kind))
+            unsupported.append(_in_one_line(kind))
     if "pooling" not in fields:
         unsupported.append("no Pooling")
     similarity = settings.get("similarity_fn_name") or "cosine"
@@ -158,7 +158,7 @@ def _unsupported_output(
     output = text.get("method_output_name") or _OUTPUT
     if (task, output) == (_TASK, _OUTPUT):
         return []
-    return [f"Transformer with {_shown(task)} and {_shown(output)}"]
+    return [f"Transformer with {_in_one_line(task)} and {_in_one_line(output)}"]
 
 
 def _pooling(
@@ -172,13 +172,13 @@ def _pooling(
     modes = [modes] if isinstance(modes, str) else list(modes)
     faults = []
     if len(modes) != 1 or modes[0] not in _POOLINGS:
-        faults.append(f"Pooling with {listed(map(_shown, modes))}")
+        faults.append(f"Pooling with {listed(map(_in_one_line, modes))}")
     if config.get("include_prompt") is False and any(prompts.values()):
         faults.append("Pooling without the prompt")
     return None if faults else modes[0], faults
 
 
-def _shown(name: str) -> str:
+def _in_one_line(name: str) -> str:
     """Returns a name from a file, which can contain anything, in a line."""
     return shortened(name).strip("'")
 

@@ -184,8 +184,8 @@ def _compare(
     for name, value in facts.items():
         if before.get(name, value) != value:
             raise InputError(
-                f"{folder} holds a run with {_described(name, before[name])}, "
-                f"and this run has {_described(name, value)}. Name another "
+                f"{folder} holds a run with {_summary(name, before[name])}, "
+                f"and this run has {_summary(name, value)}. Name another "
                 "`output_dir`, or give `overwrite_output_dir` to replace that "
                 "run."
             )
@@ -222,7 +222,7 @@ def _compare(
         )
 
 
-def _described(name: str, value: Any) -> str:
+def _summary(name: str, value: Any) -> str:
     """Returns a fact in a few words; configurations and hashes are long."""
     if name == "task":
         return f"task {value}"

@@ -167,15 +167,13 @@ def _batches(served: Served) -> Iterator[Mapping[str, Sequence]]:
             for name, rows in example.items()
         }
     length = served.encoding.max_seq_length
-    yield {
-        name: [_lengthened(rows[0], length)] for name, rows in example.items()
-    }
+    yield {name: [_repeated(rows[0], length)] for name, rows in example.items()}
 
 
-def _lengthened(texts: Any, num_words: int) -> Any:
+def _repeated(texts: Any, num_words: int) -> Any:
     """Repeats a text, or each text of a list, to at least `num_words`."""
     if isinstance(texts, list | tuple):
-        return [_lengthened(text, num_words) for text in texts]
+        return [_repeated(text, num_words) for text in texts]
     return " ".join([texts] * -(-num_words // max(1, len(texts.split()))))
 
 

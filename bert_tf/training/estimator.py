@@ -565,7 +565,9 @@ def in_order(
         )
     # Joining one quantity at a time saves memory.
     return {
-        name: _placed([batch.pop(name) for batch in predictions], indexes)
+        name: _rows_in_order(
+            [batch.pop(name) for batch in predictions], indexes
+        )
         for name in list(predictions[0])
     }
 
@@ -581,7 +583,7 @@ def _values(variables: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _placed(
+def _rows_in_order(
     arrays: Sequence[np.ndarray], indexes: Sequence[np.ndarray]
 ) -> np.ndarray:
     """Places the rows of arrays [b, ...] at their indexes [b], with zeros.

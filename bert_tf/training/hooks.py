@@ -171,7 +171,7 @@ class Progress(Hook):
             disable=not self.draws_bar,
             dynamic_ncols=True,
         )
-        self._logged, self._since = step, time.monotonic()
+        self._logged_step, self._since = step, time.monotonic()
 
     def after_steps(self, step: int, records: Records) -> None:
         loss = float(records["loss"][-1])
@@ -183,7 +183,7 @@ class Progress(Hook):
 
     def _log(self, step: int, loss: float) -> None:
         now = time.monotonic()
-        seconds = (now - self._since) / (step - self._logged)
+        seconds = (now - self._since) / (step - self._logged_step)
         logging.info(
             "step %d of %d, loss %.4f, %.2f steps/s, %s left",
             step,
@@ -192,7 +192,7 @@ class Progress(Hook):
             1.0 / seconds,
             tqdm.tqdm.format_interval((self.total - step) * seconds),
         )
-        self._logged, self._since = step, now
+        self._logged_step, self._since = step, now
 
     def end(self) -> None:
         self._bar.close()
@@ -261,7 +261,7 @@ class Summaries(Hook):
 
     def begin(self, step: int) -> None:
         self._events = EventFile(self._directory)
-        self._written, self._since = step, time.monotonic()
+        self._written_step, self._since = step, time.monotonic()
         self._waiting: list[Records] = []
 
     def after_steps(self, step: int, records: Records) -> None:
@@ -272,7 +272,7 @@ class Summaries(Hook):
 
     def _write(self, step: int) -> None:
         now = time.monotonic()
-        examples = (step - self._written) * self.examples_per_step
+        examples = (step - self._written_step) * self.examples_per_step
         rate = examples / (now - self._since)
         means = {
             name: _finite_mean([r[name] for r in self._waiting])
@@ -281,7 +281,7 @@ class Summaries(Hook):
         means["examples_per_second"] = rate
         means["tokens_per_second"] = rate * self.tokens_per_example
         self._events.write(step, means)
-        self._written, self._since, self._waiting = step, now, []
+        self._written_step, self._since, self._waiting = step, now, []
 
     def end(self) -> None:
         if self._waiting:
