@@ -134,6 +134,8 @@ def test_the_files_of_a_run(done):
     released = open_pretrained(done / "release")
     assert (released.labels, released.head) == (("0", "1"), "classifier")
     assert released.problem_type == "single_label_classification"
+    # An export of the text model takes as many texts as the training.
+    assert released.is_pair is False
     assert released.do_lower_case is True
     assert list(released.vocab) == sentence_files.VOCAB
 

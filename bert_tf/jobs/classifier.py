@@ -279,6 +279,7 @@ def _task(
         dropout=config.head_dropout,
         eval_batch_size=config.eval_batch_size,
         rows_per_example=rows_per_example,
+        is_pair=None if is_choice else data_set.is_pair,
         **settings.model_options(config, start.config),
     )
 

@@ -27,7 +27,7 @@ from bert_tf.tasks.ner import (
     read_conll,
     write_conll,
 )
-from bert_tf.tasks.tagging import METRICS, FeatureTaggingTask, TaggingTask
+from bert_tf.tasks.tagging import FeatureTaggingTask, TaggingTask
 
 
 def run(config: NerConfig) -> TrainingResult:
@@ -48,7 +48,6 @@ def run(config: NerConfig) -> TrainingResult:
         name="ner",
         steps=_Steps(task, conll_files),
         serve=lambda model: ServedTagger(model, encoding),
-        metrics=METRICS,
         facts=_facts(config),
     )
 

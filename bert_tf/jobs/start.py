@@ -55,7 +55,8 @@ class Start:
         `do_lower_case`.
       init_checkpoint: The checkpoint with the weights; None for random ones.
       labels: The labels of a model that was fine-tuned before.
-      head: The model's head, one of `interop.checkpoint.HEADS`, if known.
+      head: The model's head, one of
+        `interop.huggingface_names.HEADS`, if known.
       bilstm_head: Whether the head is on top of a BiLSTM.
       classifier_dropout: The dropout rate of a head, if recorded.
       activation_fn: See `Pretrained`.
@@ -113,7 +114,7 @@ def resolve(
     Args:
       config: The options of the job.
       *heads: The heads that models of the job can have, of
-        `interop.checkpoint.HEADS`.
+        `interop.huggingface_names.HEADS`.
 
     Returns:
       `config` with all fallbacks filled in, and the start.

@@ -351,9 +351,7 @@ class Trainings:
                 start.vocab,
                 do_lower_case=start.do_lower_case,
                 strip_accents=start.strip_accents,
-                labels=task.labels or None,
-                head=task.head,
-                problem_type=task.problem_type,
+                **task.facts(),
                 **trained_with(self.config, start),
             ),
         )

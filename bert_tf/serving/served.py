@@ -416,8 +416,8 @@ class ServedClassifier(ServedWindows):
     def _named(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
         """Returns the answers with the names of the labels."""
         answer = decode(self._problem, logits)
-        if "label_id" in answer:
-            label = self.label_names(answer.pop("label_id"))
+        if "predicted_id" in answer:
+            label = self.label_names(answer.pop("predicted_id"))
             answer = {"label": label, **answer}
         if self.labels:
             answer["labels"] = self._all_labels(answer["probabilities"])
@@ -528,4 +528,4 @@ class ServedMultipleChoice(Served):
     def answer_tokens(self, features: Tensors) -> dict[str, tf.Tensor]:
         """Returns the same without `choice_text`, from int32 [B, n, S]."""
         answer = decode("multiple_choice", self.model(features)["logits"])
-        return {"choice": answer.pop("label_id"), **answer}
+        return {"choice": answer.pop("predicted_id"), **answer}

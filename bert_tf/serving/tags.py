@@ -160,7 +160,7 @@ class ServedTagger(Served):
         tags, probabilities = self._named(answer)
         return {
             "tags": tf.where(is_token, tags, ""),
-            "tag_ids": tf.where(is_token, answer["label_ids"], -1),
+            "tag_ids": tf.where(is_token, answer["predicted_ids"], -1),
             "probabilities": tf.where(is_token, probabilities, 0.0),
         }
 
@@ -188,7 +188,9 @@ class ServedTagger(Served):
 
     def _named(self, answer: Tensors) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the tags and their probabilities, [...]."""
-        return self.label_names(answer["label_ids"]), answer["probabilities"]
+        return self.label_names(answer["predicted_ids"]), answer[
+            "probabilities"
+        ]
 
     def _rows(self, words: tf.RaggedTensor) -> _Rows:
         """Splits words, [B, (W)], into rows as `TaggingEncoding` does."""

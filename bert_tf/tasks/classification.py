@@ -47,7 +47,7 @@ def decode(problem: str, logits: Any) -> dict[str, Any]:
     Returns:
       For regression the predicted `score`, float32 [n]. Otherwise the
       `probabilities` of all labels, float32 [n, C]; for multi-label problems
-      with `is_present`, bools [n, C], else with the `label_id` of the most
+      with `is_present`, bools [n, C], else with the `predicted_id` of the most
       probable one, int32 [n], and its `probability`, float32 [n].
     """
     if problem == "regression":
@@ -56,9 +56,9 @@ def decode(problem: str, logits: Any) -> dict[str, Any]:
         values = ops.sigmoid(logits)
         return {"probabilities": values, "is_present": values > THRESHOLD}
     values = ops.softmax(logits)
-    label_id, probability = most_probable(values)
+    predicted_id, probability = most_probable(values)
     return {
-        "label_id": label_id,
+        "predicted_id": predicted_id,
         "probability": probability,
         "probabilities": values,
     }
@@ -297,6 +297,7 @@ class ClassificationTask(FineTuningTask):
       rows_per_example: The mean number of windows of a labeled example. The
         loss of a row is multiplied by this and divided by the number of windows
         of its example, so that each example has the same weight in an epoch.
+      is_pair: Whether examples are pairs of texts, for checkpoints.
       options: Options of `FineTuningTask`.
 
     Raises:
@@ -318,10 +319,12 @@ class ClassificationTask(FineTuningTask):
         label_smoothing: float = 0.0,
         eval_batch_size: int = 8,
         rows_per_example: float = 1.0,
+        is_pair: bool | None = None,
         **options: Any,
     ):
         super().__init__(config, encoding, **options)
         self._rows_per_example = rows_per_example
+        self._is_pair = is_pair
         self.problem = problem = encoding.problem
         self.problem_type = PROBLEM_TYPES.get(problem)
         self._eval_batch_size = eval_batch_size
@@ -364,6 +367,9 @@ class ClassificationTask(FineTuningTask):
                 list(class_weights),
             )
         return weights
+
+    def facts(self) -> dict[str, Any]:
+        return {**super().facts(), "is_pair": self._is_pair}
 
     def make_model(self, **options: Any) -> keras.Model:
         return BertClassifier(self.config, self.num_outputs, **options)

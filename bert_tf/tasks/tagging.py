@@ -27,11 +27,6 @@ from bert_tf.tasks.task import (
     weights_of,
 )
 
-# The metrics of tags of any types of entities.
-METRICS = tuple(
-    f"eval_{name}" for name in ("f1", "precision", "recall", "accuracy", "loss")
-)
-
 
 class TaggingTask(FineTuningTask):
     """The task of `run_ner.py`; section 5.3 of the paper.
@@ -52,6 +47,8 @@ class TaggingTask(FineTuningTask):
     """
 
     head = "token"
+    # Of entities of any types.
+    metrics = ("f1", "precision", "recall", "accuracy", "loss")
     loss_names = ("label_loss",)
     unused_variables = r"bert/pooler/"
 
@@ -96,9 +93,9 @@ class TaggingTask(FineTuningTask):
         return divergence(theirs, outputs["logits"], temperature)
 
     def decode(self, outputs: Mapping) -> dict:
-        """Returns `label_ids`, int32 [...], and their `probabilities`."""
-        label_ids, values = most_probable(ops.softmax(outputs["logits"]))
-        return {"label_ids": label_ids, "probabilities": values}
+        """Returns `predicted_ids`, int32 [...], and their `probabilities`."""
+        predicted_ids, values = most_probable(ops.softmax(outputs["logits"]))
+        return {"predicted_ids": predicted_ids, "probabilities": values}
 
     def predictions(self, features: Mapping, outputs: Mapping) -> dict:
         """Returns the most likely label of every token.
@@ -110,7 +107,7 @@ class TaggingTask(FineTuningTask):
         """
         losses = self.element_losses(features, outputs)
         return {
-            "predicted_ids": self.decode(outputs)["label_ids"],
+            "predicted_ids": self.decode(outputs)["predicted_ids"],
             "label_ids": features["label_ids"],
             "label_mask": features["label_mask"],
             "loss": ops.sum(losses * self.is_element(features), axis=-1),

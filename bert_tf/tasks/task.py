@@ -102,7 +102,8 @@ class FineTuningTask(Task):
         `gradient_checkpointing` and options of the head.
 
     Attributes:
-      head: The kind of head, one of `interop.checkpoint.HEADS`.
+      head: The kind of head, one of
+        `interop.huggingface_names.HEADS`.
       problem_type: The name of the problem in checkpoints, if it has one.
       labels: The names in the order of the logits; () if it has no labels.
       has_teachers: Whether it has `soft_losses`.
@@ -139,6 +140,17 @@ class FineTuningTask(Task):
     def num_outputs(self) -> int:
         """The number of outputs of the head; by default one for each label."""
         return max(1, len(self.labels))
+
+    def facts(self) -> dict[str, Any]:
+        """Returns what a checkpoint records of the task.
+
+        The names are those of `interop.checkpoint.Pretrained`.
+        """
+        return {
+            "labels": self.labels or None,
+            "head": self.head,
+            "problem_type": self.problem_type,
+        }
 
     def build_model(self) -> keras.Model:
         model = self.make_model(**self._model_options)

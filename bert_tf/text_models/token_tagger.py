@@ -111,9 +111,9 @@ class TokenTagger(TextModel):
             return task.decode({"logits": self._call(batch)})
 
         rows = stacked(self._outputs(features, batch_size, call, progress))
-        length = rows["label_ids"].shape[1]
+        length = rows["predicted_ids"].shape[1]
         is_first = features.arrays["label_mask"][:, :length] > 0
-        return rows["label_ids"][is_first], rows["probabilities"][is_first]
+        return rows["predicted_ids"][is_first], rows["probabilities"][is_first]
 
     def _scores(
         self, x: Any, y: Any, batch_size: int, progress: Progress

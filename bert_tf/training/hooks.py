@@ -21,7 +21,12 @@ from absl import logging
 from bert_tf import files
 from bert_tf.errors import InputError, reason
 from bert_tf.training import results
-from bert_tf.training.results import Best, EvaluationResult, comparable_score
+from bert_tf.training.results import (
+    Best,
+    EvaluationResult,
+    Metric,
+    comparable_score,
+)
 
 # The evaluation hook writes these into the output directory.
 HISTORY = "evaluations.jsonl"
@@ -315,8 +320,7 @@ class Evaluation(Hook):
       every: Steps between two evaluations; 0 for the last step only.
       last_step: The step at which training ends.
       writes: Whether this process writes the files.
-      metric: The metric that decides which evaluation is the best. Higher is
-        better, except for losses.
+      metric: The metric that decides which evaluation is the best.
       export: Writes the weights, as `Estimator.export_weights`; None not to
         keep the best weights.
       patience: Training ends after this number of evaluations without an
@@ -335,7 +339,7 @@ class Evaluation(Hook):
         every: int,
         last_step: int,
         writes: bool = True,
-        metric: str | None = None,
+        metric: Metric | None = None,
         export: Callable[[str], None] | None = None,
         patience: int = 0,
     ):

@@ -14,7 +14,7 @@ from bert_tf.data import records
 from bert_tf.errors import InputError
 from bert_tf.tasks import ner
 from bert_tf.tasks.ner import Sentence, TaggingEncoding, read_conll
-from bert_tf.tasks.tagging import METRICS, TaggingTask
+from bert_tf.tasks.tagging import TaggingTask
 from bert_tf.tokenization.wordpiece import FullTokenizer
 from tests.tasks.small_training import CONFIG
 
@@ -452,10 +452,12 @@ def test_scores_are_of_whole_sentences():
     mask[0, [1, 2, 4]] = mask[1, 2] = mask[2, [1, 3]] = 1
     predicted = np.full(mask.shape, 3)
     predicted[mask > 0] = [0, 1, 2, 2, 1, 0]
+    label_ids = np.zeros_like(mask)
+    label_ids[mask > 0] = ner.label_numbers(sentences, TWO_TYPES)
     predictions = {
         "predicted_ids": predicted,
         "label_mask": mask,
-        "label_ids": np.zeros_like(mask),
+        "label_ids": label_ids,
         "loss": np.array([1.5, 0.5, 1.0], np.float32),
     }
     encoding = ner.TaggingEncoding((), True, None, 7, TWO_TYPES)
@@ -467,7 +469,7 @@ def test_scores_are_of_whole_sentences():
     scores = task.score(predictions, sentences)
     expected = {"f1": 1 / 2, "precision": 1 / 2, "recall": 1 / 2}
     expected |= {"accuracy": 5 / 6, "loss": 3 / 6}
-    assert {f"eval_{name}" for name in expected} == {*METRICS}
+    assert {*expected} == {*task.metrics}
     expected |= {"A_precision": 1 / 2, "A_recall": 1.0, "A_f1": 2 / 3}
     expected |= {"B_precision": 0.0, "B_recall": 0.0, "B_f1": 0.0}
     assert scores == {
