@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from bert_tf.config import require_number, require_positive
 from bert_tf.data.batching import Features
 from bert_tf.errors import InputError, wrong_value
 from bert_tf.tasks.distillation import (
@@ -18,6 +19,9 @@ from bert_tf.tasks.distillation import (
 from bert_tf.tasks.task import FineTuningTask
 from bert_tf.text_models.batches import stacked
 from bert_tf.text_models.progress import Progress
+
+# The kinds of heads whose outputs a teacher computes as features.
+_HEADS = ("classifier", "token", "span")
 
 # The rows of full length that the teacher computes at a time.
 _BATCH_SIZE = 32
@@ -40,19 +44,24 @@ class Lesson:
     def __init__(
         self, student: Any, teacher: Any, weight: float, temperature: float
     ):
+        task = student.make_task()
+        if task.head not in _HEADS:
+            name = type(student).__name__
+            raise InputError(f"`fit` of a {name} has no `teacher`.")
         if isinstance(teacher, (str, os.PathLike)):
             teacher = type(student).from_pretrained(teacher)
         if type(teacher) is not type(student):
             expected = f"a {type(student).__name__}, or a path"
             raise wrong_value("`teacher`", expected, teacher)
-        if not 0 <= weight <= 1:
-            raise wrong_value("`distillation_weight`", "from 0 to 1", weight)
-        if temperature <= 0:
-            raise wrong_value("`temperature`", "above 0", temperature)
+        require_number(
+            *("`distillation_weight`", weight, "from 0 to 1"),
+            lambda share: 0 <= share <= 1,
+        )
+        require_positive("`temperature`", temperature)
         self._teacher = teacher
         self._weight = weight
         self._temperature = temperature
-        task, theirs = student.make_task(), teacher.make_task()
+        theirs = teacher.make_task()
         difference = token_difference(theirs.encoding, task.encoding)
         if not difference and theirs.problem_type != task.problem_type:
             difference = "another problem"
