@@ -1,8 +1,10 @@
 """`TextClassifier`: classes, several labels, or a number for texts or pairs."""
 
+import dataclasses
 import numbers
 import os
 from collections.abc import Mapping, Sequence
+from itertools import compress
 from typing import Any, Self
 
 import keras
@@ -30,7 +32,7 @@ from bert_tf.tasks.classification import (
     probabilities,
     require_activation,
 )
-from bert_tf.tasks.distillation import IS_LABELED
+from bert_tf.tasks.distillation import IS_LABELED, PREFIX
 from bert_tf.tasks.embedding import flatten
 from bert_tf.tasks.encoding import Encoding
 from bert_tf.tasks.examples import Example
@@ -45,6 +47,7 @@ from bert_tf.text_models.inputs import (
     as_lists,
     best_texts,
     has_labels,
+    is_missing,
     label_name,
     label_shares,
     plain,
@@ -242,13 +245,19 @@ class TextClassifier(TextModel):
         is_missing = ops.sum(flat["input_mask"], axis=-1) == 1
         return ops.reshape(ops.where(is_missing, -1e9, scores), shape[:-1])
 
+    def _learning_from(self, teacher: Any, *options: Any) -> Any:
+        # A teacher is for texts, also if a model was last used with lists.
+        for model in (self, teacher):
+            if teacher is not None and isinstance(model, TextClassifier):
+                model._choose_objective(ranks=False)
+        return super()._learning_from(teacher, *options)
+
     def _training_data(self, data: Part, *options: Any) -> Any:
-        self._choose_objective(data)
+        self._choose_objective(not has_labels(data) and self._lesson is None)
         return super()._training_data(data, *options)
 
-    def _choose_objective(self, data: Part) -> None:
+    def _choose_objective(self, ranks: bool) -> None:
         """Compiles again if the default loss or metrics are others."""
-        ranks = not has_labels(data) and self._lesson is None
         if ranks != self._ranks:
             self._ranks = ranks
             with self._scope():
@@ -257,11 +266,13 @@ class TextClassifier(TextModel):
     def _validation(self, data: Part, batch_size: int) -> Evaluate:
         if has_labels(data) == self._ranks:
             raise InputError(
-                "The validation data and x must both have labels, or neither."
+                "The validation data must not have labels, since `x` has none."
+                if self._ranks
+                else "The validation data must have labels."
             )
         if self._ranks:
             return super()._validation(data, batch_size)
-        features = self._weighted_features(*data)
+        features = _only_labeled(self._weighted_features(*data))
 
         def validate(callbacks: keras.callbacks.CallbackList) -> dict:
             progress = Progress(self, "test", callbacks)
@@ -270,7 +281,7 @@ class TextClassifier(TextModel):
         return validate
 
     def _evaluated(self, data, batch_size, options):
-        self._choose_objective(data)
+        self._choose_objective(not has_labels(data))
         if self._ranks:
             return self._keras_scores(*data, batch_size, options)
         features = self._weighted_features(*data)
@@ -409,18 +420,42 @@ class TextClassifier(TextModel):
     def _partly_labeled_features(self, x: Any, y: Any) -> Features:
         """Returns features of texts, some of which have no label: None."""
         labels = [None] * len(self.examples(x, None)) if y is None else plain(y)
-        is_labeled = np.array([label is not None for label in labels])
+        is_labeled = np.array([not is_missing(label) for label in labels])
         if is_labeled.all():
             return self._text_features(x, labels)
-        if not self.labels:
-            some: Any = 0.0
-        else:
-            some = self.labels[0] if self.problem == "single_label" else []
+        # `_taught` replaces it.
+        known = {"single_label": 0, "multi_label": [], "regression": 0.0}
+        some = next(compress(labels, is_labeled), known[self.problem])
         features = self._text_features(
-            x, [some if label is None else label for label in labels]
+            x, [some if is_missing(label) else label for label in labels]
         )
         arrays = features.arrays
         arrays[IS_LABELED] = is_labeled[arrays["example_index"]]
+        return features
+
+    def _taught(self, features: Features) -> Features:
+        """See `TrainableTextModel`.
+
+        The teacher's answers take the place of missing labels. The loss ignores
+        them, but Keras's metrics do not.
+        """
+        features = super()._taught(features)
+        arrays = features.arrays
+        if IS_LABELED not in arrays:
+            return features
+        logits = arrays[f"{PREFIX}logits"]
+        one_hot = np.eye(logits.shape[1])[logits.argmax(axis=-1)]
+        labels = {
+            "single_label": logits.argmax(axis=-1),
+            "multi_label": logits > 0,
+            "regression": logits[:, 0],
+        }
+        found = {"label_ids": labels[self.problem], "label_shares": one_hot}
+        for name in found.keys() & arrays.keys():
+            given = arrays[name]
+            shape = (-1,) + (1,) * (given.ndim - 1)
+            is_labeled = arrays[IS_LABELED].reshape(shape)
+            arrays[name] = np.where(is_labeled, given, found[name])
         return features
 
     def _list_features(self, x: Any) -> Features:
@@ -532,13 +567,10 @@ class TextClassifier(TextModel):
         return labels[:, None] if self.problem == "regression" else labels
 
     def _label_ids(self, features: Features) -> np.ndarray:
-        arrays = features.arrays
-        is_counted = np.ones(len(features), bool)
-        if self.doc_stride is not None:
-            is_counted &= arrays["window_numbers"] == 0
-        if IS_LABELED in arrays:
-            is_counted &= arrays[IS_LABELED]
-        return arrays["label_ids"][is_counted]
+        arrays = _only_labeled(features).arrays
+        if self.doc_stride is None:
+            return arrays["label_ids"]
+        return arrays["label_ids"][arrays["window_numbers"] == 0]
 
     def _class_names(self):
         has_classes = self.problem == "single_label" and not self._ranks
@@ -624,6 +656,25 @@ def _labels_of_a_number(labels: Sequence[str]) -> InputError:
         "labels",
         'two names or more, or left out for problem="regression"',
         labels,
+    )
+
+
+def _only_labeled(features: Features) -> Features:
+    """Returns the rows of texts with labels.
+
+    Raises:
+      InputError: If there are none.
+    """
+    arrays = dict(features.arrays)
+    is_labeled = arrays.pop(IS_LABELED, None)
+    if is_labeled is None:
+        return features
+    if not is_labeled.any():
+        raise InputError("There are no texts with labels.")
+    return dataclasses.replace(
+        features,
+        arrays={name: x[is_labeled] for name, x in arrays.items()},
+        lengths=features.lengths[is_labeled],
     )
 
 

@@ -361,11 +361,16 @@ def label_name(value: Any, labels: Sequence[str]) -> Any:
     return labels[int(value)] if is_known else value
 
 
+def is_missing(value: Any) -> bool:
+    """Returns whether a label is None, NaN or pandas's NA."""
+    is_nan = isinstance(value, float) and math.isnan(value)
+    return value is None or is_nan or type(value).__name__ == "NAType"
+
+
 def require_present(values: Sequence[Any], row: str, name: str) -> None:
     """Raises InputError if a label is None, NaN or pandas's NA."""
     for number, value in enumerate(values):
-        is_nan = isinstance(value, float) and math.isnan(value)
-        if value is None or is_nan or type(value).__name__ == "NAType":
+        if is_missing(value):
             raise InputError(f"{row} {number}: the {name} is missing.")
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from bert_tf.config import require_number, require_positive
 from bert_tf.data.batching import Features
 from bert_tf.errors import InputError, wrong_value
 from bert_tf.tasks.distillation import (
@@ -40,23 +41,24 @@ class Lesson:
     def __init__(
         self, student: Any, teacher: Any, weight: float, temperature: float
     ):
+        task = student.make_task()
+        if not task.has_teachers:
+            name = type(student).__name__
+            raise InputError(f"`fit` of a {name} has no `teacher`.")
         if isinstance(teacher, (str, os.PathLike)):
             teacher = type(student).from_pretrained(teacher)
         if type(teacher) is not type(student):
             expected = f"a {type(student).__name__}, or a path"
             raise wrong_value("`teacher`", expected, teacher)
-        if not 0 <= weight <= 1:
-            raise wrong_value("`distillation_weight`", "from 0 to 1", weight)
-        if temperature <= 0:
-            raise wrong_value("`temperature`", "above 0", temperature)
+        require_number(
+            *("`distillation_weight`", weight, "from 0 to 1"),
+            lambda share: 0 <= share <= 1,
+        )
+        require_positive("`temperature`", temperature)
         self._teacher = teacher
         self._weight = weight
         self._temperature = temperature
-        task, theirs = student.make_task(), teacher.make_task()
-        if not task.has_teachers:
-            raise InputError(
-                f"{type(student).__name__} does not learn from a teacher."
-            )
+        theirs = teacher.make_task()
         difference = token_difference(theirs.encoding, task.encoding)
         if not difference and theirs.problem_type != task.problem_type:
             difference = "another problem"

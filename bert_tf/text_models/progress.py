@@ -99,13 +99,20 @@ class Validation(keras.callbacks.Callback):
         super().__init__()
         self._evaluate = evaluate
         self._frequency = frequency
+        self._logs: dict[str, Any] = {}
 
     def on_epoch_end(self, epoch, logs=None):
         """See Keras."""
+        self._logs = {}
         number, every = epoch + 1, self._frequency
         if number % every if isinstance(every, int) else number not in every:
             return
         # On JAX, this stores the state of the training in the model.
         _ = self.model
         scores = self._evaluate(self.callbacks)
-        logs.update({f"val_{name}": value for name, value in scores.items()})
+        self._logs = {f"val_{name}": scores[name] for name in sorted(scores)}
+        logs.update(self._logs)
+
+    def on_train_end(self, logs=None):
+        """See Keras, which passes the logs of the last epoch."""
+        logs.update(self._logs)

@@ -247,7 +247,10 @@ class TrainableTextModel(PredictingTextModel):
           teacher: A trained model of the same class, or the path of its
             checkpoint: the model also learns from its outputs, which are
             computed once. It must have the same labels and tokens. Texts of a
-            `TextClassifier` may then have no label: None in `y`, or no `y`.
+            `TextClassifier` may then have no label: None or NaN in `y`, or no
+            `y`. Keras's metrics compare those texts with the answers of the
+            teacher; validation ignores them. `TextEmbedder` and
+            `MaskedWordPredictor` have no teachers.
           distillation_weight: The share of the teacher in the loss; the rest
             is that of the labels.
           temperature: What all logits are divided by in the teacher's part of

@@ -227,14 +227,18 @@ def test_scores_after_each_epoch(options, y, names):
 
 def test_callbacks_know_that_accuracy_is_better_if_higher():
     stop = keras.callbacks.EarlyStopping("val_accuracy")
+    last = {}
+    end = keras.callbacks.LambdaCallback(on_train_end=last.update)
     validation_data = (TEXTS, [0, 1, 0, 1, 0, 1, 0])
-    classifier().fit(
+    history = classifier().fit(
         *validation_data,
         **QUIET,
         validation_data=validation_data,
-        callbacks=[stop],
+        callbacks=[stop, end],
     )
     assert stop.monitor_op(1.0, 0.5)
+    assert last == {n: values[-1] for n, values in history.history.items()}
+    assert [*last] == sorted(last)
 
 
 @pytest.mark.slow
@@ -662,10 +666,9 @@ def test_wrong_lists_of_documents():
         model.fit(LISTS, class_weight={"good": 2.0})
     with refused("sample_weight must be 3 numbers"):
         model.fit(LISTS, sample_weight=[1.0])
-    both = "The validation data and x must both have labels, or neither"
-    with refused(both):
+    with refused("The validation data must not have labels, since `x` has"):
         model.fit(LISTS, validation_data=(["a", "b"], [0, 1]))
-    with refused(both):
+    with refused("The validation data must have labels"):
         model.fit(["a", "b"], [0, 1], validation_data=LISTS)
     message = (
         "A list of documents needs a regression or a model with two labels"

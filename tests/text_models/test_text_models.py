@@ -562,14 +562,89 @@ def test_texts_without_labels_have_a_teacher(encoder):
     with refused("The teacher has the labels x and y; the model"):
         other = load(encoder, "classifier", labels=["x", "y"])
         model.fit(texts, teacher=other)
-    embedder = load(encoder, "embedder")
-    with refused("TextEmbedder does not learn from a teacher"):
-        embedder.fit([("a", "b")], teacher=embedder)
     with refused("`teacher` must be a TextClassifier, or a path"):
         model.fit(texts, teacher=model.model)
+    for option in ({"temperature": np.nan}, {"distillation_weight": "0.5"}):
+        with refused(f"`{[*option][0]}` must be"):
+            model.fit(texts, teacher=teacher, **option)
+    for other in ("embedder", "masked words"):
+        student = load(encoder, other)
+        with refused("has no `teacher`"):
+            student.fit(texts, teacher=student)
     model.compile(loss="mse")
     with refused("A teacher needs `loss=auto`"):
         model.fit(texts, teacher=teacher)
+
+
+@pytest.mark.parametrize(
+    "problem", ["single_label", "multi_label", "regression"]
+)
+@pytest.mark.parametrize("doc_stride", [None, 3])
+def test_missing_labels_are_not_scored(encoder, problem, doc_stride):
+    """Metrics compare with the teacher's answers, validation ignores them."""
+    options = {"problem": problem, "doc_stride": doc_stride}
+    if problem == "regression":
+        options["labels"] = None
+    student = load(encoder, "classifier", **options)
+    texts = [CONTEXT, "a b", "c d", "b d"]
+    known = {
+        "single_label": ["good", [0.25, 0.75]],
+        "multi_label": [["good"], [0, 1]],
+        "regression": [2.0],
+    }
+    for label in known[problem]:
+        labels = [None, label, float("nan"), label]
+        student.compile(optimizer=keras.optimizers.SGD(0.0))
+        # The student is its own teacher, and does not change.
+        with student._learning_from(student, 0.5, 1.0):
+            features = student._taught(student._features(texts, labels))
+            arguments = student._training_arguments(None)
+            targets = arguments(features.arrays)[1]
+            is_labeled = features.arrays["is_labeled"]
+        logits = features.arrays["teacher_logits"][~is_labeled]
+        expected = {
+            "single_label": logits.argmax(-1),
+            "multi_label": logits > 0,
+            "regression": logits,
+        }[problem]
+        found = targets[~is_labeled]
+        if problem == "single_label" and found.ndim == 2:
+            found = found.argmax(axis=-1)
+        np.testing.assert_array_equal(found, expected)
+        options = {"teacher": student, "epochs": 1, "verbose": 0}
+        history = student.fit(
+            texts, labels, validation_data=(texts, labels), **options
+        ).history
+        scores = student.evaluate(texts[1::2], [label] * 2, verbose=0)
+        for name, value in scores.items():
+            [other] = history[f"val_{name}"]
+            assert other == pytest.approx(value, 1e-5, nan_ok=True), name
+    for missing in (None, [None] * 4):
+        data = texts if missing is None else (texts, missing)
+        with refused("labels"):
+            student.fit(texts, validation_data=data, **options)
+
+
+def test_balanced_classes_count_labeled_texts(encoder):
+    model, teacher = (load(encoder, "classifier") for _ in range(2))
+    model.compile()
+    options = {"teacher": teacher, "epochs": 1, "verbose": 0}
+    model.fit(
+        TEXTS, ["good"] * 3 + [None] * 3, class_weight="balanced", **options
+    )
+    np.testing.assert_allclose(model._class_weights, [0, 1])
+    with refused("There are no texts with labels"):
+        model.fit(TEXTS, class_weight="balanced", **options)
+
+
+def test_teachers_of_models_that_ranked_lists(encoder):
+    """The problem is that of texts, whatever the model was last used for."""
+    student, teacher = (load(encoder, "classifier") for _ in range(2))
+    lists = [["a", "b", "c"], ["b", "c", "d"]]
+    for model in (student, teacher):
+        trained(model, lists, epochs=1)
+    student.fit(TEXTS, teacher=teacher, epochs=1, verbose=0)
+    assert teacher.evaluate(lists, verbose=0).keys() >= {"mrr"}
 
 
 def test_epochs_have_every_row_once(encoder):
