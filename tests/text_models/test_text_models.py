@@ -565,7 +565,7 @@ def test_texts_without_labels_have_a_teacher(encoder):
     with refused("`teacher` must be a TextClassifier, or a path"):
         model.fit(texts, teacher=model.model)
     for option in ({"temperature": np.nan}, {"distillation_weight": "0.5"}):
-        with refused(f"`{[*option][0]}` must be"):
+        with refused(f"`{next(iter(option))}` must be"):
             model.fit(texts, teacher=teacher, **option)
     for other in ("embedder", "masked words"):
         student = load(encoder, other)
