@@ -280,6 +280,9 @@ class TextClassifier(TextModel):
 
         return validate
 
+    def _scores(self, x, y, batch_size, progress):
+        return {}  # Of lists: the loss and metrics, which Keras computes.
+
     def _evaluated(self, data, batch_size, options):
         self._choose_objective(not has_labels(data))
         if self._ranks:

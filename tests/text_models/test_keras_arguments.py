@@ -623,6 +623,11 @@ def test_forms_of_lists_of_documents():
     assert {*found} == {"loss", "accuracy"}
 
 
+def test_lists_of_documents_are_validated():
+    history = classifier().fit(LISTS, **QUIET, validation_data=LISTS).history
+    assert history.keys() >= {"val_loss", "val_accuracy", "val_mrr"}
+
+
 @pytest.mark.slow
 @needs_tf_data
 @pytest.mark.parametrize("batched", [False, True])

@@ -564,9 +564,9 @@ def test_texts_without_labels_have_a_teacher(encoder):
         model.fit(texts, teacher=other)
     with refused("`teacher` must be a TextClassifier, or a path"):
         model.fit(texts, teacher=model.model)
-    for option in ({"temperature": np.nan}, {"distillation_weight": "0.5"}):
-        with refused(f"`{next(iter(option))}` must be"):
-            model.fit(texts, teacher=teacher, **option)
+    for name, value in (("temperature", np.nan), ("distillation_weight", "1")):
+        with refused(f"`{name}` must be"):
+            model.fit(texts, teacher=teacher, **{name: value})
     for other in ("embedder", "masked words"):
         student = load(encoder, other)
         with refused("has no `teacher`"):
