@@ -203,13 +203,13 @@ def _distinct_candidates(
         rules = dataclasses.replace(rules, n_best_size=most)
         columns = _all_spans(windows, scores, rules)
     order = np.argsort(-(columns[2] + columns[3]), kind="stable")
-    seen = set()
+    texts = set()
     for begin, end, start_logit, end_logit in zip(
         *(column[order].tolist() for column in columns), strict=True
     ):
         text = context[begin:end]
-        if text not in seen:
-            seen.add(text)
+        if text not in texts:
+            texts.add(text)
             yield _Candidate(text, start_logit, end_logit, begin)
 
 
@@ -317,24 +317,24 @@ def _answer_part(
     rules: AnswerRules,
     faults: Faults,
 ) -> list[Answered]:
-    made = make_windows(questions, encoding, with_positions=False)
-    faults.update(made.faults)
+    encoded = make_windows(questions, encoding, with_positions=False)
+    faults.update(encoded.faults)
     scores: list[Scores] = []
-    if made.windows:
-        schema = tuple(f for f in encoding.schema if f.name in made.batch)
-        outputs = predict(in_memory([made.batch], schema))
+    if encoded.windows:
+        schema = tuple(f for f in encoding.schema if f.name in encoded.batch)
+        outputs = predict(in_memory([encoded.batch], schema))
         names = (
             *("start_indexes", "start_logits", "end_indexes", "end_logits"),
             *("null_start_logits", "null_end_logits"),
         )
         rows = zip(*(outputs[name] for name in names), strict=True)
         scores = [Scores(*row) for row in rows]
-    owners = np.array([window.question for window in made.windows], int)
+    owners = np.array([window.question for window in encoded.windows], int)
     answers = []
     for number, question in enumerate(questions):
         own = slice(*np.searchsorted(owners, [number, number + 1]))
         prediction = find_answer(
-            question, made.windows[own], scores[own], rules
+            question, encoded.windows[own], scores[own], rules
         )
         answers.append(Answered(question, prediction))
     return answers
@@ -408,8 +408,8 @@ def official_scores(
     for question, prediction in answers:
         key = question.id
         is_impossible = with_negative and question.is_impossible
-        found = () if is_impossible else question.answers
-        gold[key] = [answer.text for answer in found]
+        gold_answers = () if is_impossible else question.answers
+        gold[key] = [answer.text for answer in gold_answers]
         texts[key] = prediction.text
         if with_negative:
             spans[key] = prediction.best_span

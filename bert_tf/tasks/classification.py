@@ -414,14 +414,14 @@ class ClassificationTask(FineTuningTask):
         If rows are windows, also their `window_numbers`.
         """
         label_ids, logits = features["label_ids"], outputs["logits"]
-        kept = {
+        results = {
             "logits": logits,
             "label_ids": label_ids,
             "loss": self._objective.loss(label_ids, logits, 0.0),
         }
         if "window_numbers" in features:
-            kept["window_numbers"] = features["window_numbers"]
-        return kept
+            results["window_numbers"] = features["window_numbers"]
+        return results
 
     def by_example(
         self, predictions: Mapping[str, np.ndarray]

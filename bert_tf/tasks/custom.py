@@ -82,10 +82,10 @@ def data_set(
             for extension in ("tsv", "csv", "jsonl")
         ]
         if name:
-            names = [_located(data_dir, name)]
+            names = [_path_in(data_dir, name)]
         return (Source(tuple(names), columns, has_header),)
 
-    found = DataSet(
+    custom = DataSet(
         NAME,
         Target(problem, separator=label_separator, indicators=indicators),
         metrics=usual_metrics("regression", 0),
@@ -95,15 +95,15 @@ def data_set(
         skip_malformed=skip_malformed,
     )
     if problem == "regression":
-        return found
-    names = tuple(labels or _find_labels(found, data_dir, label_column))
+        return custom
+    names = tuple(labels or _find_labels(custom, data_dir, label_column))
     if len(names) < 2 or len(set(names)) < len(names):
         raise wrong_value(
             "`labels`", "at least two different names", list(names)
         )
-    target = dataclasses.replace(found.target, labels=names)
+    target = dataclasses.replace(custom.target, labels=names)
     metrics = usual_metrics(problem, len(names))
-    return dataclasses.replace(found, target=target, metrics=metrics)
+    return dataclasses.replace(custom, target=target, metrics=metrics)
 
 
 def _check(
@@ -141,7 +141,7 @@ def _indicators(
     return names
 
 
-def _located(data_dir: str, name: str) -> str:
+def _path_in(data_dir: str, name: str) -> str:
     """Returns `name` if it is in the folder, otherwise its absolute path."""
     if files.is_remote(name) or files.exists(os.path.join(data_dir, name)):
         return name
@@ -149,7 +149,7 @@ def _located(data_dir: str, name: str) -> str:
 
 
 def _find_labels(
-    found: DataSet, data_dir: str, label_column: str | None
+    custom: DataSet, data_dir: str, label_column: str | None
 ) -> tuple[str, ...]:
     """Returns the labels of the training file, and logs their counts."""
     if label_column is None:
@@ -159,7 +159,7 @@ def _find_labels(
             "Pass `labels`, or `data_dir` with a training file that has labels."
         )
     try:
-        [part] = found.split("train", data_dir)
+        [part] = custom.split("train", data_dir)
     except InputError as error:
         if not files.is_directory(data_dir):
             raise

@@ -163,7 +163,9 @@ class DataSet:
             )
         return self
 
-    def _in_order_of(self, known: tuple[str, ...]) -> tuple[str, ...] | None:
+    def _in_order_of(
+        self, spellings: tuple[str, ...]
+    ) -> tuple[str, ...] | None:
         """Returns the labels in a model's order, if only spellings differ.
 
         A model with the labels NEUTRAL, CONTRADICTION, ENTAILMENT gives
@@ -175,9 +177,9 @@ class DataSet:
 
         for names in filter(None, (self.labels, self.published_labels)):
             ours = dict(zip(map(plain, names), self.labels, strict=True))
-            found = [ours[key] for key in map(plain, known) if key in ours]
-            if sorted(found) == sorted(self.labels):
-                return tuple(found)
+            labels = [ours[key] for key in map(plain, spellings) if key in ours]
+            if sorted(labels) == sorted(self.labels):
+                return tuple(labels)
         return None
 
     def split(self, split: str, data_dir: str) -> list["SplitFile"]:

@@ -116,14 +116,14 @@ class TeacherTask:
         last axis of a feature is the one that is padded.
         """
         del features
-        found = {}
+        logits_by_name = {}
         for name, logits in outputs.items():
             if self.order:
                 logits = ops.take(logits, self.order, axis=-1)
             if self._task.head == "token":
                 logits = ops.swapaxes(logits, 1, 2)
-            found[f"{PREFIX}{name}"] = logits
-        return found
+            logits_by_name[f"{PREFIX}{name}"] = logits
+        return logits_by_name
 
 
 def with_outputs(

@@ -157,8 +157,10 @@ def retrieval_scores(
     ranks = []
     for n, a in enumerate(text_ids[:, 0].tolist()):
         is_wrong = ~np.isin(others, [*right[a]])
-        found = second[rows] @ first[n]
-        ranks.append(1 + np.sum(found[is_wrong] >= second[n] @ first[n]))
+        to_candidates = second[rows] @ first[n]
+        ranks.append(
+            1 + np.sum(to_candidates[is_wrong] >= second[n] @ first[n])
+        )
     return {
         "accuracy": float(np.mean(np.equal(ranks, 1))),
         "mrr": float(np.mean(1 / np.array(ranks))),
@@ -245,19 +247,21 @@ class EmbeddingTask(FineTuningTask):
     def predictions(self, features: Mapping, outputs: Mapping) -> dict:
         """Returns cosines and scores; without scores also the vectors."""
         vectors = self._pairs(features, outputs)
-        kept = {"cosines": cosines(vectors), "scores": features["label_ids"]}
+        results = {"cosines": cosines(vectors), "scores": features["label_ids"]}
         if self._is_scored:
-            return kept
-        return {**kept, "vectors": vectors, "text_ids": features["text_ids"]}
+            return results
+        return {**results, "vectors": vectors, "text_ids": features["text_ids"]}
 
     def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, float]:
         """Returns the metrics, with `eval_` before their names."""
         if not self._is_scored:
-            found = retrieval_scores(
+            scores = retrieval_scores(
                 predictions["text_ids"], predictions["vectors"]
             )
         else:
-            known, guessed = predictions["scores"], predictions["cosines"]
-            found = metrics.compute(("pearson", "spearman"), known, guessed, 0)
-            found["loss"] = float(np.mean(np.square(known - guessed)))
-        return {f"eval_{name}": found[name] for name in self.metrics}
+            gold, predicted = predictions["scores"], predictions["cosines"]
+            scores = metrics.compute(
+                ("pearson", "spearman"), gold, predicted, 0
+            )
+            scores["loss"] = float(np.mean(np.square(gold - predicted)))
+        return {f"eval_{name}": scores[name] for name in self.metrics}

@@ -203,7 +203,7 @@ class RowEncoding(TextEncoding, abc.ABC, Generic[Item]):
         )
         if len(examples) <= _EXAMPLES_FOR_ONE:
             num_workers = 1
-        kept = cache.write_records(
+        cached = cache.write_records(
             path, key, lambda: self._tracked_blocks(examples, num_workers)
         )
         logging.info(
@@ -211,12 +211,12 @@ class RowEncoding(TextEncoding, abc.ABC, Generic[Item]):
             path,
             f"{len(examples):,}",
             self.unit,
-            f"{kept.num_records:,}",
+            f"{cached.num_records:,}",
             self.max_seq_length,
             self.cut_unit,
-            f"{kept.num_cut:,}",
+            f"{cached.num_cut:,}",
         )
-        return kept.is_new
+        return cached.is_new
 
     @property
     def of_records(self) -> Self:
@@ -365,11 +365,15 @@ class Encoding(RowEncoding[Example]):
         """
         # Finding the tokenizer takes as long as tokenizing a short text.
         tokenizer = self.tokenizer
-        made = [[*self._sequences(e, tokenizer)] for e in examples]
-        sequences = [sequence for found in made for sequence in found]
-        counts = np.ones(len(made), int)
+        sequences_of = [[*self._sequences(e, tokenizer)] for e in examples]
+        sequences = [
+            sequence for of_example in sequences_of for sequence in of_example
+        ]
+        counts = np.ones(len(sequences_of), int)
         if self.doc_stride is not None:
-            counts = np.array([len(found) for found in made], int)
+            counts = np.array(
+                [len(of_example) for of_example in sequences_of], int
+            )
         width = self.max_seq_length
         input_ids, input_mask = pad([s.input_ids for s in sequences], width)
         segment_ids, _ = pad([s.segment_ids for s in sequences], width)
@@ -390,7 +394,9 @@ class Encoding(RowEncoding[Example]):
             feature.name: batch[feature.name].reshape(-1, *feature.shape)
             for feature in self.schema
         }
-        num_cut = sum(any(s.is_cut for s in found) for found in made)
+        num_cut = sum(
+            any(s.is_cut for s in of_example) for of_example in sequences_of
+        )
         return Encoded(batch, counts, num_cut)
 
     def sample_lines(
@@ -463,10 +469,10 @@ class Encoding(RowEncoding[Example]):
             if example.label is None:
                 continue
             try:
-                found = label_id(example.label, self.problem, numbers)
+                value = label_id(example.label, self.problem, numbers)
             except (KeyError, TypeError, ValueError):
                 raise self._wrong_label(example) from None
-            label_ids[row] = found
+            label_ids[row] = value
         return label_ids
 
     def _wrong_label(self, example: Example) -> InputError:

@@ -82,7 +82,7 @@ class Target:
     indicators: tuple[str, ...] = ()
 
     @functools.cached_property
-    def _known(self) -> dict[str, str]:
+    def _spellings(self) -> dict[str, str]:
         """Maps spellings to labels; exact spellings take precedence."""
         integers = {without_decimals(name): name for name in self.labels}
         return integers | {name: name for name in self.labels}
@@ -116,7 +116,9 @@ class Target:
         name = self.aliases.get(name, name)
         if not self.labels:
             return name
-        label = self._known.get(name) or self._known.get(without_decimals(name))
+        label = self._spellings.get(name) or self._spellings.get(
+            without_decimals(name)
+        )
         if label is None:
             raise in_file(
                 where,
@@ -173,9 +175,9 @@ def _is_set(value: Any, column: str, where: str) -> bool:
     name = "" if value is None else name_of(value, where).lower()
     truth = _TRUTHS.get(without_decimals(name))
     if truth is None:
-        found = f"holds {shortened(name)}" if name else "is empty"
+        contents = f"holds {shortened(name)}" if name else "is empty"
         raise in_file(
-            where, f"the label column {column!r} {found}. Write 0 or 1."
+            where, f"the label column {column!r} {contents}. Write 0 or 1."
         )
     return truth
 

@@ -116,11 +116,11 @@ def choose_layers(layers: str, config: BertConfig) -> dict[str, Choice]:
             # `int` would accept spaces and underscores.
             match = re.fullmatch(r"(?:layer_(?=\d))?(-?\d+)", name, re.ASCII)
             if not match or not -count <= int(match[1]) < count:
-                known = listed([*CHOICES, ALL], last="or")
+                names = listed([*CHOICES, ALL], last="or")
                 raise wrong_value(
                     "`layers`",
                     f"from {-count} to {count - 1}, layer_0 to "
-                    f"layer_{count - 1}, {known}",
+                    f"layer_{count - 1}, {names}",
                     name,
                 )
             # State 0 is the embeddings.
@@ -160,13 +160,13 @@ def vectors(
         included.
     """
     is_token = ops.cast(input_mask, "bool")[..., None]
-    found = {}
+    by_layer = {}
     for name, choice in choices.items():
         states = outputs["hidden_states"][choice.states]
         chosen = [ops.cast(x, "float32") for x in states]
         x = sum(chosen) if choice.is_weighted else ops.concatenate(chosen, -1)
-        found[name] = POOLINGS[pooling](x, is_token)
-    return found
+        by_layer[name] = POOLINGS[pooling](x, is_token)
+    return by_layer
 
 
 class VectorTask:
@@ -234,7 +234,7 @@ def extract(
         if doc_stride is not None and pooling == "none":
             _require_single(part)
         encoded = encoding.encode(part)
-        found = predict(in_memory([encoded.batch], encoding.schema))
+        outputs = predict(in_memory([encoded.batch], encoding.schema))
         input_ids = encoded.batch["input_ids"]
         lengths = encoded.batch["input_mask"].sum(axis=1)
         rows = [
@@ -243,7 +243,7 @@ def extract(
                 input_ids[row, :length],
                 {
                     name: x[row, :length] if x.ndim == 3 else x[row]
-                    for name, x in found.items()
+                    for name, x in outputs.items()
                 },
             )
             for row, length in enumerate(lengths)
@@ -290,24 +290,24 @@ def joined(
     lengths = [len(window.input_ids) for window in windows]
     if pooling != "none":
         rows = Rows.of(np.arange(len(windows)))
-        found = {}
+        pooled = {}
         for name in windows[0].vectors:
             values = np.stack([window.vectors[name] for window in windows])
-            found[name] = rows.pool(values, pooling, lengths)[0]
-        return windows[0]._replace(vectors=found)
+            pooled[name] = rows.pool(values, pooling, lengths)[0]
+        return windows[0]._replace(vectors=pooled)
     # Without [CLS] and [SEP].
     step = min(lengths[0] - 2, doc_stride)
     spans = [(n * step, n * step + m - 2) for n, m in enumerate(lengths)]
     owns = max_context(spans, spans[-1][1])
     last = len(windows) - 1
-    kept = [
+    keeps = [
         np.concatenate([[n == 0], own, [n == last]])
         for n, own in enumerate(owns)
     ]
 
     def chosen(columns: Iterable[np.ndarray]) -> np.ndarray:
         return np.concatenate(
-            [column[keep] for column, keep in zip(columns, kept, strict=True)]
+            [column[keep] for column, keep in zip(columns, keeps, strict=True)]
         )
 
     return TextFeatures(

@@ -380,7 +380,7 @@ class TaggingEncoding(RowEncoding[Sentence]):
             firsts = 1 + np.cumsum([0, *map(len, words[:-1])])
             batch["label_mask"][number, firsts] = 1
             batch["label_ids"][number, firsts] = [next(labels) for _ in words]
-        counts = np.array([len(found) for found in of_sentences], int)
+        counts = np.array([len(of_example) for of_example in of_sentences], int)
         return Encoded(batch, counts, num_cut)
 
     def _rows(
@@ -442,7 +442,7 @@ def label_numbers(
       InputError: If a tag is not among the labels.
     """
     numbers = {label: number for number, label in enumerate(labels)}
-    found = []
+    label_ids = []
     for sentence in sentences:
         tags = sentence.tags or (labels[0],) * len(sentence.words)
         for word, tag in enumerate(tags):
@@ -457,8 +457,8 @@ def label_numbers(
                     "`labels` that include it.",
                     sentence.lines[word],
                 )
-            found.append(numbers[tag])
-    return found
+            label_ids.append(numbers[tag])
+    return label_ids
 
 
 def choose_labels(

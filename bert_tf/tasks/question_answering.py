@@ -20,7 +20,7 @@ MASKED = -1e9
 class SpanTask(FineTuningTask):
     """The task of `run_squad.py`; sections 4.2 and 4.3 of the paper.
 
-    An example is a window: the question and a part of the context. The answer
+    A row is a window: the question and a part of the context. The answer
     starts and ends at positions of the sequence, both 0 ([CLS]) if the window
     does not have it.
 
@@ -92,10 +92,10 @@ class SpanTask(FineTuningTask):
 
     def predictions(self, features: Mapping, outputs: Mapping) -> dict:
         """Returns `best_indexes`, and the `loss` [b] of training windows."""
-        kept = self.row_outputs(features, outputs)
+        results = self.row_outputs(features, outputs)
         if "start_positions" in features:
-            kept["loss"] = self.element_losses(features, outputs)
-        return kept
+            results["loss"] = self.element_losses(features, outputs)
+        return results
 
     def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, float]:
         """Returns the mean loss; `answers.official_scores` compares texts."""

@@ -111,14 +111,14 @@ def read_questions(
         same id, or no question is left.
     """
     faults = Faults()
-    kept, num_skipped = [], 0
+    questions, num_skipped = [], 0
     for question in _all_questions(
         path, with_negative, needs_answers, reads_answers, faults
     ):
         reason = needs_answers and _why_untrainable(question, with_negative)
         if not reason:
             _note_oddities(question, needs_answers, faults)
-            kept.append(question)
+            questions.append(question)
             continue
         kind, detail = reason
         if strict:
@@ -130,11 +130,11 @@ def read_questions(
         num_skipped += 1
         faults.add(kind, f"{question.name}: {detail}")
     faults.log()
-    if not kept:
+    if not questions:
         use = " to train on" if needs_answers else ""
         advice = f"; all {num_skipped:,} were skipped" if num_skipped else ""
         raise in_file(path, f"the file has no questions{use}{advice}.")
-    return kept
+    return questions
 
 
 def _all_questions(
@@ -145,7 +145,7 @@ def _all_questions(
     faults: Faults,
 ) -> Iterator[Question]:
     """Yields every question of a file, whether usable or not."""
-    found: dict[str, str] = {}
+    places: dict[str, str] = {}
     for paragraph, place in _paragraphs(path, faults):
         context = _get(paragraph, "context", str, place)
         entries = _get(paragraph, "qas", list, place)
@@ -170,13 +170,13 @@ def _all_questions(
             if reads_answers and "answers" in entry:
                 answers = tuple(_answers(entry, where, needs_answers))
             text = _get(entry, "question", str, where)
-            if name in found:
+            if name in places:
                 raise in_file(
                     where,
-                    f"the id {name!r} is already used at {found[name]}. Give "
+                    f"the id {name!r} is already used at {places[name]}. Give "
                     "every question its own id.",
                 )
-            found[name] = where
+            places[name] = where
             yield Question(name, text, context, answers, is_impossible, where)
 
 
@@ -245,13 +245,13 @@ def _why_untrainable(
         return kind, "no answer"
     answer, context = question.answers[0], question.context
     start, end = answer.start, answer.start + len(answer.text)
-    found = context[start:end] if start >= 0 else ""
-    if found == answer.text:
+    there = context[start:end] if start >= 0 else ""
+    if there == answer.text:
         return None
     return (
         "Questions whose answer is not at its answer_start are skipped",
         f"the answer is {shortened(answer.text)}, but the context has "
-        f"{shortened(found)} at answer_start {start}",
+        f"{shortened(there)} at answer_start {start}",
     )
 
 
@@ -321,11 +321,11 @@ class SpanEncoding(RowEncoding[Question]):
 
     def encode(self, examples: Sequence[Question]) -> Encoded:
         """Returns the windows of questions to train on; see `make_windows`."""
-        made = make_windows(examples, self, with_positions=True)
-        owners = [window.question for window in made.windows]
+        encoded = make_windows(examples, self, with_positions=True)
+        owners = [window.question for window in encoded.windows]
         counts = np.bincount(owners, minlength=len(examples))
-        num_cut = made.faults.counts[_TRUNCATED]
-        return Encoded(made.batch, counts, num_cut, made.faults)
+        num_cut = encoded.faults.counts[_TRUNCATED]
+        return Encoded(encoded.batch, counts, num_cut, encoded.faults)
 
     def make_blocks(
         self, parts: Iterable[Sequence[Question]], num_workers: int
@@ -430,8 +430,8 @@ def make_windows(
                     is_max,
                 )
             )
-            shown = context.ids[start:end].tolist()
-            sequences.append([cls_id, *query, sep_id, *shown, sep_id])
+            context_ids = context.ids[start:end].tolist()
+            sequences.append([cls_id, *query, sep_id, *context_ids, sep_id])
             position = (0, 0)
             # The answer counts only where the window has all of it.
             if target and start <= target[0] and target[1] < end:
@@ -493,7 +493,7 @@ def _tokenize(
                 faults.add(kind, question.name)
                 continue
             answer = question.answers[0]
-            target = _covered(answer, context)
+            target = _tokens_of(answer, context)
             if target is None:
                 kind = "Questions whose answer has no token are skipped"
                 faults.add(kind, f"{question.name}: {answer.text!r}")
@@ -507,7 +507,7 @@ def _context_tokens(context: str, tokenizer: FullTokenizer) -> _Tokens:
     return _Tokens(*np.array(columns, np.int32).reshape(-1, 3).T.copy())
 
 
-def _covered(answer: Answer, context: _Tokens) -> tuple[int, int] | None:
+def _tokens_of(answer: Answer, context: _Tokens) -> tuple[int, int] | None:
     """Returns the first and last token with a character of the answer."""
     end = answer.start + len(answer.text)
     [inside] = np.nonzero(

@@ -140,12 +140,12 @@ class TaggingTask(FineTuningTask):
         if sentences is None or not self._are_entities():
             return scores
         tags = self.tags(predictions, sentences)
-        found = entity_scores(
+        entities = entity_scores(
             [to_iob2(sentence.tags or ()) for sentence in sentences],
             [*map(to_iob2, tags)],
         )
         # The accuracy is that of the tags as they are.
-        return {**{f"eval_{name}": x for name, x in found.items()}, **scores}
+        return {**{f"eval_{name}": x for name, x in entities.items()}, **scores}
 
     def _are_entities(self) -> bool:
         """Returns whether all labels are tags of entities, in any scheme."""

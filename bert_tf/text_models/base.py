@@ -115,23 +115,23 @@ class TextModel(TrainableTextModel):
             does not fit the options.
         """
         ours = {*inspect.signature(cls).parameters} - {"labels"}
-        known = ours | options_of(cls.model_class)
-        require_options(cls.__name__, options, known - {"model", "tokenizer"})
+        names = ours | options_of(cls.model_class)
+        require_options(cls.__name__, options, names - {"model", "tokenizer"})
         own = {name: options.pop(name) for name in ours & options.keys()}
         model = cls.model_class.from_pretrained(path, **options)
-        found = model.checkpoint
-        arguments = tokenizer_arguments(found)
+        pretrained = model.checkpoint
+        arguments = tokenizer_arguments(pretrained)
         tokenizer = FullTokenizer(arguments.pop("vocabulary"), **arguments)
-        defaults = cls._recorded_options(found)
+        defaults = cls._recorded_options(pretrained)
         return cls(model, tokenizer, **{**defaults, **own})
 
     @classmethod
-    def _recorded_options(cls, found: Any) -> dict[str, Any]:
+    def _recorded_options(cls, pretrained: Any) -> dict[str, Any]:
         """Returns the arguments that a checkpoint records."""
-        if found.max_seq_length is None:
-            most = found.config.max_position_embeddings
+        if pretrained.max_seq_length is None:
+            most = pretrained.config.max_position_embeddings
             return {"max_seq_length": min(128, most)}
-        return {"max_seq_length": found.max_seq_length}
+        return {"max_seq_length": pretrained.max_seq_length}
 
     def __call__(self, inputs, *args, **kwargs):
         # Keras would call strings "keyword arguments".

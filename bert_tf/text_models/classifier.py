@@ -187,17 +187,17 @@ class TextClassifier(TextModel):
         return model
 
     @classmethod
-    def _recorded_options(cls, found):
-        recorded = super()._recorded_options(found)
+    def _recorded_options(cls, pretrained):
+        recorded = super()._recorded_options(pretrained)
         for problem, name in PROBLEM_TYPES.items():
-            if name == found.problem_type:
+            if name == pretrained.problem_type:
                 recorded["problem"] = problem
-        if found.is_pair is not None:
-            recorded["is_pair"] = found.is_pair
+        if pretrained.is_pair is not None:
+            recorded["is_pair"] = pretrained.is_pair
         # The windows of other models are of questions.
-        if found.window_pooling is not None:
-            recorded["doc_stride"] = found.doc_stride
-            recorded["window_pooling"] = found.window_pooling
+        if pretrained.window_pooling is not None:
+            recorded["doc_stride"] = pretrained.doc_stride
+            recorded["window_pooling"] = pretrained.window_pooling
         return recorded
 
     def compile(
@@ -215,8 +215,8 @@ class TextClassifier(TextModel):
         `LabelMetric`; other metrics get logits.
         """
         metrics, weighted_metrics = (
-            of_logits(given, self.problem) if given != "auto" else given
-            for given in (metrics, weighted_metrics)
+            of_logits(metric, self.problem) if metric != "auto" else metric
+            for metric in (metrics, weighted_metrics)
         )
         super().compile(
             optimizer,
@@ -311,11 +311,11 @@ class TextClassifier(TextModel):
         outputs = ops.convert_to_tensor(logits)
         self.reset_metrics()
         loss = self.compute_loss(x, y, outputs, weights, training=False)
-        found = self.compute_metrics(x, y, outputs, weights)
-        found = {**found, "loss": loss * num_replicas()}
+        metrics = self.compute_metrics(x, y, outputs, weights)
+        metrics = {**metrics, "loss": loss * num_replicas()}
         scores = {
             **self._answer_scores(arrays["label_ids"], logits),
-            **{name: _number(value) for name, value in found.items()},
+            **{name: _number(value) for name, value in metrics.items()},
         }
         progress.end(scores)
         return scores
@@ -324,11 +324,13 @@ class TextClassifier(TextModel):
         self, label_ids: np.ndarray, logits: np.ndarray
     ) -> dict[str, float]:
         """Returns what run_classifier.py reports, without its losses."""
-        kept = {"logits": logits, "label_ids": label_ids}
-        found = self.make_task().score({**kept, "loss": np.zeros(len(logits))})
+        predictions = {"logits": logits, "label_ids": label_ids}
+        scores = self.make_task().score(
+            {**predictions, "loss": np.zeros(len(logits))}
+        )
         return {
             name.removeprefix("eval_"): value
-            for name, value in found.items()
+            for name, value in scores.items()
             if not name.endswith("loss")
         }
 
@@ -338,8 +340,8 @@ class TextClassifier(TextModel):
         features = self._text_features(x, None)
         logits = self._logits(features, batch_size, progress)
         values = probabilities(self.problem, logits)
-        found = answers(self.problem, self.labels, values)
-        return [self._answer(*row) for row in zip(found, values, strict=True)]
+        decided = answers(self.problem, self.labels, values)
+        return [self._answer(*row) for row in zip(decided, values, strict=True)]
 
     def rank(
         self,
@@ -366,12 +368,12 @@ class TextClassifier(TextModel):
         """
         self._require_scores("rank")
         pairs = [(query, text) for text in plain(documents)]
-        found = self.predict(pairs, batch_size, verbose=0)
+        predicted = self.predict(pairs, batch_size, verbose=0)
         scores = [
             row["probabilities"][self.labels[-1]]
             if self.labels
             else row["score"]
-            for row in found
+            for row in predicted
         ]
         return best_texts(np.array(scores), [text for _, text in pairs], top_k)
 
@@ -594,9 +596,11 @@ class TextClassifier(TextModel):
         return ["mae"]
 
     def _facts(self):
-        found = self.model.checkpoint
+        pretrained = self.model.checkpoint
         activations = {"regression": IDENTITY, "multi_label": SIGMOID}
-        has_activation = found is not None and found.activation_fn is not None
+        has_activation = (
+            pretrained is not None and pretrained.activation_fn is not None
+        )
         return {
             **super()._facts(),
             "activation_fn": activations.get(self.problem)

@@ -139,19 +139,19 @@ class TextEmbedder(TextModel):
             model.unused_variables = r"bert/pooler/"
 
     @classmethod
-    def _recorded_options(cls, found):
-        if found.unsupported_modules:
+    def _recorded_options(cls, pretrained):
+        if pretrained.unsupported_modules:
             raise InputError(
-                f"{found.path}: TextEmbedder cannot compute "
-                f"{listed(found.unsupported_modules)}. "
+                f"{pretrained.path}: TextEmbedder cannot compute "
+                f"{listed(pretrained.unsupported_modules)}. "
                 "BertModel.from_pretrained reads the encoder alone."
             )
-        recorded = {name: getattr(found, name) for name in _RECORDED}
+        recorded = {name: getattr(pretrained, name) for name in _RECORDED}
         # The windows of other models are of questions.
-        if found.window_pooling is not None:
-            recorded["doc_stride"] = found.doc_stride
+        if pretrained.window_pooling is not None:
+            recorded["doc_stride"] = pretrained.doc_stride
         return {
-            **super()._recorded_options(found),
+            **super()._recorded_options(pretrained),
             **{name: x for name, x in recorded.items() if x is not None},
         }
 
@@ -264,20 +264,20 @@ class TextEmbedder(TextModel):
         """
         positive_integer("top_k", top_k)
         texts = [queries] if self._is_single(queries) else queries
-        asked = self._unit_vectors(texts, batch_size, "query")
-        best: list[list[dict[str, Any]]] = [[] for _ in asked]
+        query_vectors = self._unit_vectors(texts, batch_size, "query")
+        best: list[list[dict[str, Any]]] = [[] for _ in query_vectors]
         is_column = hasattr(documents, "__len__")
         rows = iter(plain(documents) if is_column else documents)
         parts = iter(lambda: [*itertools.islice(rows, _DOCUMENTS)], [])
         for number, part in enumerate(parts):
             vectors = self._unit_vectors(part, batch_size, "document")
-            for row, scores in enumerate(asked @ vectors.T):
-                found = best_texts(scores, part, top_k)
-                for document in found:
+            for row, scores in enumerate(query_vectors @ vectors.T):
+                nearest = best_texts(scores, part, top_k)
+                for document in nearest:
                     document["index"] += number * _DOCUMENTS
                 # Sorting is stable: of equal scores the first comes first.
                 best[row] = sorted(
-                    best[row] + found, key=lambda x: -x["score"]
+                    best[row] + nearest, key=lambda x: -x["score"]
                 )[:top_k]
         return best[0] if self._is_single(queries) else best
 
@@ -296,17 +296,17 @@ class TextEmbedder(TextModel):
         if name is None:
             return ""
         if not isinstance(name, str) or name not in self.prompts:
-            known = listed(self.prompts, last="or", quote=True) or "left out"
+            names = listed(self.prompts, last="or", quote=True) or "left out"
             hint = did_you_mean(str(name), self.prompts).strip()
-            raise wrong_value("The name of a prompt", known, name, hint)
+            raise wrong_value("The name of a prompt", names, name, hint)
         return self.prompts[name]
 
     def _evaluated(self, data, batch_size, options):
-        found = super()._evaluated(data, batch_size, options)
+        scores = super()._evaluated(data, batch_size, options)
         if data.y is not None or data.weights is not None:
-            return found
+            return scores
         silent = {"verbose": 0, "callbacks": None}
-        return {**found, **self._keras_scores(*data, batch_size, silent)}
+        return {**scores, **self._keras_scores(*data, batch_size, silent)}
 
     def _scores(
         self, x: Any, y: Any, batch_size: int, progress: Progress
@@ -320,14 +320,14 @@ class TextEmbedder(TextModel):
         task = self.make_task(is_scored=y is not None)
         if y is None:
             text_ids = numbers_of(zip(*columns, strict=True))
-            found = task.score({"text_ids": text_ids, "vectors": vectors})
+            results = task.score({"text_ids": text_ids, "vectors": vectors})
         else:
-            found = ops.convert_to_numpy(cosines(vectors))
-            scores = _scores(y, len(found))
-            found = task.score({"scores": scores, "cosines": found})
+            similarities = ops.convert_to_numpy(cosines(vectors))
+            scores = _scores(y, len(similarities))
+            results = task.score({"scores": scores, "cosines": similarities})
             # The numbers may have any range.
-            del found["eval_loss"]
-        return {name.removeprefix("eval_"): x for name, x in found.items()}
+            del results["eval_loss"]
+        return {name.removeprefix("eval_"): x for name, x in results.items()}
 
     def call(self, inputs, training=False):
         """Maps features, int32 [B, S], to vectors, float32 [B, H].

@@ -82,14 +82,14 @@ def parts_of(
         _elements(element, required) for element in x.as_numpy_iterator()
     )
     start = 0
-    while found := list(itertools.islice(rows, size)):
-        texts, labels, own = map(list, zip(*found, strict=True))
-        given = own if own[0] is not None else weights
+    while elements := list(itertools.islice(rows, size)):
+        texts, labels, own = map(list, zip(*elements, strict=True))
+        part_weights = own if own[0] is not None else weights
         if own[0] is None and weights is not None and size is not None:
-            given = _rows(weights, slice(start, start + len(found)))
-        start += len(found)
+            part_weights = _rows(weights, slice(start, start + len(elements)))
+        start += len(elements)
         is_labeled = required or labels[0] is not None
-        yield Part(texts, labels if is_labeled else None, given)
+        yield Part(texts, labels if is_labeled else None, part_weights)
 
 
 def first_steps(data: Part, batch_size: int, steps: int) -> Part:
@@ -142,11 +142,11 @@ def hold_out(x: Any, y: Any, weights: Any, share: float) -> tuple[Part, Part]:
             "train or to evaluate on."
         )
     parts = slice(first), slice(first, None)
-    kept, held_out = (
+    train, held_out = (
         Part(*(_rows(values, part) for values in (x, y, weights)))
         for part in parts
     )
-    return kept, held_out
+    return train, held_out
 
 
 def _rows(values: Any, part: slice) -> Any:
@@ -191,16 +191,16 @@ def class_weights(
         named = {label_name(k, labels): float(w) for k, w in weights.items()}
     except (AttributeError, TypeError, ValueError):
         named = {None: 1.0}
-    found = np.array([named.get(name, 1.0) for name in labels], np.float32)
+    array = np.array([named.get(name, 1.0) for name in labels], np.float32)
     unknown = [str(name) for name in named if name not in labels]
-    if unknown or not are_class_weights(found):
+    if unknown or not are_class_weights(array):
         raise wrong_value(
             "class_weight",
             f"'balanced' or a dict of {expected}, not negative and not all 0",
             weights,
             did_you_mean(unknown[0], labels).strip() if unknown else "",
         )
-    return found
+    return array
 
 
 def label_shares(

@@ -53,7 +53,7 @@ def of_logits(metrics: Any, problem: str) -> Any:
 
 
 def _wrap(problem: str, metric: Any) -> Any:
-    found = metric
+    keras_metric = metric
     is_single = problem == "single_label"
     if isinstance(metric, str):
         if metric.lower() in ("accuracy", "acc"):
@@ -61,16 +61,18 @@ def _wrap(problem: str, metric: Any) -> Any:
             # be numbers or probabilities.
             if not is_single:
                 return metric
-            found = keras.metrics.SparseCategoricalAccuracy(metric)
+            keras_metric = keras.metrics.SparseCategoricalAccuracy(metric)
         else:
-            found = keras.metrics.get(metric)
+            keras_metric = keras.metrics.get(metric)
     kinds = (*_OF_PROBABILITIES, *_OF_ONE_LABEL)
-    if not isinstance(found, (*kinds, *_OF_NUMBERS) if is_single else kinds):
+    if not isinstance(
+        keras_metric, (*kinds, *_OF_NUMBERS) if is_single else kinds
+    ):
         return metric
-    if not is_single and _is_of_logits(found):
+    if not is_single and _is_of_logits(keras_metric):
         return metric
-    name = metric if isinstance(metric, str) else found.name
-    return LabelMetric(found, problem, name=name)
+    name = metric if isinstance(metric, str) else keras_metric.name
+    return LabelMetric(keras_metric, problem, name=name)
 
 
 def _is_of_logits(metric: keras.metrics.Metric) -> bool:

@@ -153,11 +153,11 @@ class PredictingTextModel(FreezableModel, abc.ABC):
         is_stream = is_dataset(x) or isinstance(x, Iterator)
         progress = Progress(self, "predict", callbacks, verbose, not is_stream)
         if self._is_single(x):
-            made = answers(x, batch_size, progress)
+            predicted = answers(x, batch_size, progress)
         elif is_stream:
             rows = rows_to_predict(x, self._takes_pairs(), batch_size, steps)
             parts = iter(lambda: [*itertools.islice(rows, TEXTS_AT_A_TIME)], [])
-            made = self._joined(
+            predicted = self._joined(
                 [answers(part, batch_size, progress) for part in parts]
             )
         elif is_empty(x):
@@ -165,9 +165,9 @@ class PredictingTextModel(FreezableModel, abc.ABC):
         else:
             if steps is not None:
                 x = first_steps(Part(x, None, None), batch_size, steps).x
-            made = answers(x, batch_size, progress)
+            predicted = answers(x, batch_size, progress)
         progress.end()
-        return made[0] if self._is_single(x) else made
+        return predicted[0] if self._is_single(x) else predicted
 
     def _outputs(
         self,
@@ -187,20 +187,20 @@ class PredictingTextModel(FreezableModel, abc.ABC):
         """
         warn_if_random(self.model)
         batches = for_evaluation(features, batch_size, tuple)
-        found: list[Any] = [None] * len(features)
+        by_row: list[Any] = [None] * len(features)
 
         def run(rows: np.ndarray) -> Any:
             batch = batches.gather(rows)
             outputs = call(batch)
             return keras.tree.map_structure(keras.ops.convert_to_numpy, outputs)
 
-        made = progress.run(run, batches.rows)
-        for rows, outputs in zip(batches.rows, made, strict=True):
+        results = progress.run(run, batches.rows)
+        for rows, outputs in zip(batches.rows, results, strict=True):
             for position, row in enumerate(rows):
-                found[row] = keras.tree.map_structure(
+                by_row[row] = keras.tree.map_structure(
                     lambda x, position=position: x[position], outputs
                 )
-        return found
+        return by_row
 
     def _task_scores(
         self,

@@ -33,7 +33,7 @@ class Progress:
         self._phase = phase
         self._verbose = verbose
         self._is_whole = is_whole
-        self._given = callbacks
+        self._user_callbacks = callbacks
         self._callbacks: keras.callbacks.CallbackList | None = None
         self._num_done = 0
 
@@ -61,11 +61,11 @@ class Progress:
         verbose = self._verbose
         if verbose == "auto":
             verbose = int(total is None or total > _BATCHES_WITHOUT_BAR)
-        if isinstance(self._given, keras.callbacks.CallbackList):
-            self._callbacks = self._given
+        if isinstance(self._user_callbacks, keras.callbacks.CallbackList):
+            self._callbacks = self._user_callbacks
         else:
             self._callbacks = keras.callbacks.CallbackList(
-                keras.tree.flatten(self._given or []),
+                keras.tree.flatten(self._user_callbacks or []),
                 add_progbar=verbose != 0,
                 verbose=verbose,
                 epochs=1,

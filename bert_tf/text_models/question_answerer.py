@@ -102,13 +102,13 @@ class QuestionAnswerer(TextModel):
         self._encoding()
 
     @classmethod
-    def _recorded_options(cls, found):
-        most = found.config.max_position_embeddings
+    def _recorded_options(cls, pretrained):
+        most = pretrained.config.max_position_embeddings
         recorded = {
-            "max_seq_length": found.max_seq_length or min(384, most),
-            "doc_stride": found.doc_stride,
-            "max_query_length": found.max_query_length,
-            "with_negative": found.version_2_with_negative,
+            "max_seq_length": pretrained.max_seq_length or min(384, most),
+            "doc_stride": pretrained.doc_stride,
+            "max_query_length": pretrained.max_query_length,
+            "with_negative": pretrained.version_2_with_negative,
         }
         return {name: v for name, v in recorded.items() if v is not None}
 
@@ -244,35 +244,35 @@ def _questions(x: Any, y: Any) -> list[Question]:
         raise InputError("There are no questions.")
     if len(columns) != 2:
         raise InputError("Each question needs a text: pass pairs of strings.")
-    given = [None] * len(columns[0]) if y is None else plain(y)
-    if len(given) != len(columns[0]):
+    rows = [None] * len(columns[0]) if y is None else plain(y)
+    if len(rows) != len(columns[0]):
         raise wrong_value(
             "The number of answers",
             f"{len(columns[0])}, the number of questions",
-            len(given),
+            len(rows),
         )
     if y is not None:
-        require_present(given, "question", "answer")
+        require_present(rows, "question", "answer")
     return [
         _question(number, *row)
-        for number, row in enumerate(zip(*columns, given, strict=True))
+        for number, row in enumerate(zip(*columns, rows, strict=True))
     ]
 
 
 def _question(number: int, text: str, context: str, answer: Any) -> Question:
     where = f"question {number}"
     answers = _answers(answer, context, number)
-    for found in answers:
-        end = found.start + len(found.text)
-        there = context[found.start : end]
-        if found.text not in context:
+    for right in answers:
+        end = right.start + len(right.text)
+        there = context[right.start : end]
+        if right.text not in context:
             raise InputError(
-                f"{where}: the text does not contain {found.text!r}."
+                f"{where}: the text does not contain {right.text!r}."
             )
-        if found.start < 0 or there != found.text:
+        if right.start < 0 or there != right.text:
             raise InputError(
-                f"{where}: at character {found.start} the text has {there!r}, "
-                f"not {found.text!r}."
+                f"{where}: at character {right.start} the text has {there!r}, "
+                f"not {right.text!r}."
             )
     return Question(
         str(number),

@@ -76,7 +76,7 @@ class TokenTagger(TextModel):
         texts = [x] if isinstance(x, (str, bytes)) else plain(x)
         sentences = [_sentence(n, text) for n, text in enumerate(texts)]
         ids, probabilities = self._decoded(sentences, batch_size, progress)
-        made, end = [], 0
+        tagged, end = [], 0
         for text, sentence in zip(texts, sentences, strict=True):
             start, end = end, end + len(sentence.words)
             answer = {
@@ -88,8 +88,8 @@ class TokenTagger(TextModel):
                 spans = [m.span() for m in _words(text_of(text, 0))]
                 answer["starts"] = [first for first, _ in spans]
                 answer["ends"] = [last for _, last in spans]
-            made.append(answer)
-        return made
+            tagged.append(answer)
+        return tagged
 
     def _is_single(self, x):
         return isinstance(x, (str, bytes))
@@ -136,13 +136,13 @@ class TokenTagger(TextModel):
                 f"{len(texts)}, the number of texts",
                 len(tags),
             )
-        made = [
+        sentences = [
             _sentence(number, text, self._tags(number, row))
             for number, (text, row) in enumerate(zip(texts, tags, strict=True))
         ]
-        if not any(sentence.words for sentence in made):
+        if not any(sentence.words for sentence in sentences):
             raise InputError("There are no texts with words.")
-        return made
+        return sentences
 
     def _tags(self, number: int, row: Any) -> list[Any]:
         values = plain_row(row, f"text {number}")

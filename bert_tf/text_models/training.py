@@ -139,10 +139,10 @@ class TrainableTextModel(PredictingTextModel):
             TensorFlow, whose own kernels are faster there.
           **kwargs: Keras's further arguments.
         """
-        given = {"optimizer": optimizer, "loss": loss, "metrics": metrics}
+        arguments = {"optimizer": optimizer, "loss": loss, "metrics": metrics}
         self._automatic = tuple(
             name
-            for name, value in given.items()
+            for name, value in arguments.items()
             if isinstance(value, str) and value == "auto"
         )
         self._peak = None
@@ -329,7 +329,7 @@ class TrainableTextModel(PredictingTextModel):
             on_epoch_begin=lambda epoch, _: batches.set_epoch(epoch)
         )
         # The validation is first, so that others see its scores.
-        found = keras.callbacks.CallbackList(
+        all_callbacks = keras.callbacks.CallbackList(
             [
                 *([validation] if validation else []),
                 *keras.tree.flatten(callbacks or []),
@@ -342,8 +342,8 @@ class TrainableTextModel(PredictingTextModel):
             **parameters,
         )
         if validation:
-            validation.callbacks = found
-        return found
+            validation.callbacks = all_callbacks
+        return all_callbacks
 
     @contextlib.contextmanager
     def _learning_from(
@@ -422,9 +422,9 @@ class TrainableTextModel(PredictingTextModel):
         size = -(-TEXTS_AT_A_TIME // batch_size) * batch_size
 
         def parts() -> Iterator[Features]:
-            found = parts_of(*data, self._needs_labels, size)
+            texts = parts_of(*data, self._needs_labels, size)
             return (
-                self._taught(self._weighted_features(*part)) for part in found
+                self._taught(self._weighted_features(*part)) for part in texts
             )
 
         if steps_per_epoch is not None:
@@ -581,8 +581,8 @@ class TrainableTextModel(PredictingTextModel):
         if steps is not None:
             data = first_steps(data, batch_size, steps)
         options = {"verbose": verbose, "callbacks": callbacks}
-        found = self._evaluated(data, batch_size, options)
-        return found if return_dict else [*found.values()]
+        scores = self._evaluated(data, batch_size, options)
+        return scores if return_dict else [*scores.values()]
 
     def _evaluated(
         self, data: Part, batch_size: int, options: dict[str, Any]
@@ -590,10 +590,10 @@ class TrainableTextModel(PredictingTextModel):
         """Returns the scores of answers; without any, loss and metrics."""
         if data.weights is None:
             progress = Progress(self, "test", **options)
-            found = self._scores(data.x, data.y, batch_size, progress)
-            if found:
-                progress.end(found)
-                return found
+            scores = self._scores(data.x, data.y, batch_size, progress)
+            if scores:
+                progress.end(scores)
+                return scores
         return self._keras_scores(*data, batch_size, options)
 
     def _keras_scores(
@@ -616,14 +616,14 @@ class TrainableTextModel(PredictingTextModel):
         evaluate = super().evaluate
 
         def validate(callbacks: keras.callbacks.CallbackList) -> dict:
-            found = evaluate(
+            scores = evaluate(
                 batches.for_backend(),
                 verbose=0,
                 callbacks=callbacks,
                 return_dict=True,
             )
             progress = Progress(self, "test")
-            return {**self._scores(*data[:2], batch_size, progress), **found}
+            return {**self._scores(*data[:2], batch_size, progress), **scores}
 
         return validate
 
