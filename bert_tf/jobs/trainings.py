@@ -424,9 +424,9 @@ def _selecting_metric(
     name = config.save_best
     if name is None:
         return None
-    for metric in metrics:
-        if metric in (name, f"eval_{name}"):
-            return metric
+    for full_name in (name, f"eval_{name}"):
+        if full_name in metrics:
+            return metrics[metrics.index(full_name)]
     raise wrong_value(
         "`save_best`", f"one of {listed(metrics, last='or')}", name
     )

@@ -81,6 +81,14 @@ class Task(abc.ABC):
         example once, [n, ...].
         """
 
+    def is_lower_better(self, metric: str) -> bool:
+        """Returns whether lower values of a metric are better.
+
+        By default those of a loss, also of a part of the data, such as
+        "loss_mismatched". The name is without "eval_".
+        """
+        return metric.split("_")[0] == "loss"
+
 
 class FineTuningTask(Task):
     """A kind of task: what scripts, text models and exports ask of it.
@@ -162,14 +170,6 @@ class FineTuningTask(Task):
     @abc.abstractmethod
     def make_model(self, **options: Any) -> keras.Model:
         """Returns the model with its head, not built."""
-
-    def is_lower_better(self, metric: str) -> bool:
-        """Returns whether lower values of a metric are better.
-
-        By default those of a loss, also of a part of the data, such as
-        "loss_mismatched". The name is without "eval_".
-        """
-        return metric.split("_")[0] == "loss"
 
     # Training.
 

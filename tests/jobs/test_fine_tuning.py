@@ -17,6 +17,7 @@ from bert_tf.jobs.start import Start
 from bert_tf.training import checkpoints, results, step, workers
 from bert_tf.training.estimator import Estimator
 from bert_tf.training.hooks import NonFiniteError
+from bert_tf.training.results import Metric
 from bert_tf.training.settings import TrainingConfig
 from tests.training import toy_task
 
@@ -31,6 +32,9 @@ class Task(toy_task.ToyTask):
     head = "classifier"
     labels = ("a", "b")
     problem_type = None
+
+    def facts(self):
+        return {"labels": self.labels, "head": self.head}
 
 
 def options(folder="out", **changes):
@@ -52,7 +56,7 @@ def make(folder, start=START, num_examples=24, **changes):
     """Prepares a job, whose default metric is the loss."""
     task, config = Task(dropout_rate=0.3), options(folder, **changes)
     tuning = trainings.prepare(config, start, task, METRICS, num_examples)
-    return dataclasses.replace(tuning, metric="loss")
+    return dataclasses.replace(tuning, metric=Metric("loss", True))
 
 
 def evaluate(estimator):
