@@ -106,6 +106,7 @@ def test_there_is_one_answer_per_text(given, done):
         "max_seq_length": LENGTH,
         "doc_stride": STRIDE,
         "window_pooling": "max",
+        "is_pair": False,
     }
     model = TextClassifier.from_pretrained(done / "release")
     answers = [[*a["probabilities"].values()] for a in model.predict(texts)]
