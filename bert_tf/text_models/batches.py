@@ -19,7 +19,7 @@ from bert_tf.data.batching import (
 from bert_tf.errors import wrong_value
 from bert_tf.tasks.task import FineTuningTask
 
-# After the name of a part of the loss: what its rows are multiplied by.
+# What the name of a feature that scales a part of the loss ends with.
 SCALE = "_scale"
 
 # Of a batch, not of a task.

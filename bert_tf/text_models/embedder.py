@@ -319,15 +319,16 @@ class TextEmbedder(TextModel):
         vectors = np.stack([first, second], axis=1)
         task = self.make_task(is_scored=y is not None)
         if y is None:
+            names = "accuracy", "mrr"
             text_ids = numbers_of(zip(*columns, strict=True))
             results = task.score({"text_ids": text_ids, "vectors": vectors})
         else:
+            # The numbers may have any range, so their loss says nothing.
+            names = "pearson", "spearman"
             similarities = ops.convert_to_numpy(cosines(vectors))
             scores = _scores(y, len(similarities))
             results = task.score({"scores": scores, "cosines": similarities})
-            # The numbers may have any range.
-            del results["eval_loss"]
-        return {name.removeprefix("eval_"): x for name, x in results.items()}
+        return {name: results[f"eval_{name}"] for name in names}
 
     def call(self, inputs, training=False):
         """Maps features, int32 [B, S], to vectors, float32 [B, H].
