@@ -86,7 +86,7 @@ class TrainableTextModel(PredictingTextModel):
     def _drawn(
         self, batch: Mapping[str, np.ndarray], is_training: bool
     ) -> Mapping[str, np.ndarray]:
-        """Returns a batch with the random changes of its step, such as masks."""
+        """Returns a batch with the random changes of its step, as of masks."""
         return batch
 
     def _has_one_row(self) -> bool:
