@@ -455,12 +455,12 @@ class TextClassifier(TextModel):
             "multi_label": logits > 0,
             "regression": logits[:, 0],
         }
-        found = {"label_ids": labels[self.problem], "label_shares": one_hot}
-        for name in found.keys() & arrays.keys():
-            given = arrays[name]
-            shape = (-1,) + (1,) * (given.ndim - 1)
+        new = {"label_ids": labels[self.problem], "label_shares": one_hot}
+        for name in new.keys() & arrays.keys():
+            values = arrays[name]
+            shape = (-1,) + (1,) * (values.ndim - 1)
             is_labeled = arrays[IS_LABELED].reshape(shape)
-            arrays[name] = np.where(is_labeled, given, found[name])
+            arrays[name] = np.where(is_labeled, values, new[name])
         return features
 
     def _list_features(self, x: Any) -> Features:

@@ -19,7 +19,6 @@ from bert_tf.tasks.answers import (
 from bert_tf.tasks.question_answering import (
     MASKED,
     SpanTask,
-    best_indexes,
     masked,
 )
 from bert_tf.tasks.questions import (
@@ -28,6 +27,7 @@ from bert_tf.tasks.questions import (
     SpanEncoding,
 )
 from bert_tf.text_models.base import TextModel
+from bert_tf.text_models.batches import stacked
 from bert_tf.text_models.inputs import (
     as_columns,
     plain,
@@ -138,20 +138,17 @@ class QuestionAnswerer(TextModel):
     def _answered(
         self, questions: list[Question], batch_size: int, progress: Progress
     ) -> Any:
+        task = self.make_task()
+
         def call(batch: Mapping[str, np.ndarray]) -> dict:
-            outputs = self._call(batch)
-            return best_indexes(
-                outputs, batch["input_mask"], self.max_seq_length
-            )
+            return task.row_outputs(batch, self._call(batch))
 
         def predict(features: Features) -> dict[str, np.ndarray]:
             rows = self._outputs(features, batch_size, call, progress)
-            return {
-                name: np.array([row[name] for row in rows]) for name in rows[0]
-            }
+            return stacked(rows)
 
         return answer_questions(
-            questions, self._encoding(), predict, self.rules, is_quiet=True
+            questions, task.encoding, predict, self.rules, is_quiet=True
         )
 
     def _scores(

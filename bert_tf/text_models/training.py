@@ -350,9 +350,9 @@ class TrainableTextModel(PredictingTextModel):
         self, teacher: Any, weight: float, temperature: float
     ) -> Iterator[None]:
         """Sets what the model learns from a teacher, if there is one."""
-        if teacher is not None and "loss" not in self._automatic:
-            raise InputError("A teacher needs `loss=auto`.")
         if teacher is not None:
+            if "loss" not in self._automatic:
+                raise InputError("A teacher needs `loss=auto`.")
             self._lesson = Lesson(self, teacher, weight, temperature)
         try:
             yield
@@ -459,7 +459,7 @@ class TrainableTextModel(PredictingTextModel):
             task = self._lesson.task_of(task)
             self.train_function = None
         self._training_task = task
-        return functools.partial(self._arguments, self._training_task, True)
+        return functools.partial(self._arguments, task, True)
 
     def _taught(self, features: Features) -> Features:
         """Returns features with the outputs of the teacher, if there is one."""
