@@ -43,8 +43,8 @@ from bert_tf.data import batching, pipeline, records, schema
 from bert_tf.data.sequence_packing import SequencePacking
 from bert_tf.jobs import trainings
 from bert_tf.tasks.classification import ClassificationTask, MultipleChoiceTask
+from bert_tf.tasks.conll import TaggingEncoding
 from bert_tf.tasks.encoding import Encoding
-from bert_tf.tasks.ner import TaggingEncoding
 from bert_tf.tasks.pretraining import PretrainingTask
 from bert_tf.tasks.question_answering import SpanTask
 from bert_tf.tasks.questions import SpanEncoding

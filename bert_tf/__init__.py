@@ -39,12 +39,12 @@ if TYPE_CHECKING:
     )
     from bert_tf.tasks.encoding import Encoding
     from bert_tf.tasks.task import FineTuningTask
-    from bert_tf.text_models.base import TextModel
-    from bert_tf.text_models.classifier import TextClassifier
-    from bert_tf.text_models.embedder import TextEmbedder
+    from bert_tf.text_models.classification import TextClassifier
+    from bert_tf.text_models.embedding import TextEmbedder
     from bert_tf.text_models.masked_words import MaskedWordPredictor
-    from bert_tf.text_models.question_answerer import QuestionAnswerer
-    from bert_tf.text_models.token_tagger import TokenTagger
+    from bert_tf.text_models.question_answering import QuestionAnswerer
+    from bert_tf.text_models.tagging import TokenTagger
+    from bert_tf.text_models.text_model import TextModel
     from bert_tf.tokenization.graph import BertTokenizer
     from bert_tf.tokenization.wordpiece import FullTokenizer
 
@@ -65,11 +65,11 @@ _HOMES = {
     "InputError": "bert_tf.errors",
     "Lamb": "bert_tf.optimization",
     "MaskedWordPredictor": "bert_tf.text_models.masked_words",
-    "QuestionAnswerer": "bert_tf.text_models.question_answerer",
-    "TextClassifier": "bert_tf.text_models.classifier",
-    "TextEmbedder": "bert_tf.text_models.embedder",
-    "TextModel": "bert_tf.text_models.base",
-    "TokenTagger": "bert_tf.text_models.token_tagger",
+    "QuestionAnswerer": "bert_tf.text_models.question_answering",
+    "TextClassifier": "bert_tf.text_models.classification",
+    "TextEmbedder": "bert_tf.text_models.embedding",
+    "TextModel": "bert_tf.text_models.text_model",
+    "TokenTagger": "bert_tf.text_models.tagging",
     "WarmupLinearDecay": "bert_tf.optimization",
     "load_checkpoint": "bert_tf.pretrained",
     "load_config": "bert_tf.pretrained",

@@ -25,14 +25,14 @@ REGISTERED = {
     ),
     "bert_tf.modeling": ("BertModel",),
     "bert_tf.optimization": ("AdamWeightDecay", "Lamb", "WarmupLinearDecay"),
-    "bert_tf.text_models.classifier": ("TextClassifier",),
-    "bert_tf.text_models.embedder": ("TextEmbedder",),
+    "bert_tf.text_models.classification": ("TextClassifier",),
+    "bert_tf.text_models.embedding": ("TextEmbedder",),
     "bert_tf.text_models.label_metrics": (
         *("LabelMetric", "is_right_first", "reciprocal_ranks"),
     ),
     "bert_tf.text_models.masked_words": ("MaskedWordPredictor",),
-    "bert_tf.text_models.question_answerer": ("QuestionAnswerer",),
-    "bert_tf.text_models.token_tagger": ("TokenTagger",),
+    "bert_tf.text_models.question_answering": ("QuestionAnswerer",),
+    "bert_tf.text_models.tagging": ("TokenTagger",),
     "bert_tf.tokenization.graph": ("BertTokenizer",),
     "bert_tf.transformer": (
         *("Attention", "Dropout", "Embeddings", "Encoder"),

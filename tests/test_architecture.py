@@ -39,7 +39,7 @@ IMPORTS_IT_LAZILY = {
     "bert_tf.data.records",
     "bert_tf.jobs.output_folder",
     "bert_tf.jobs.settings",
-    "bert_tf.tasks.ner",
+    "bert_tf.tasks.conll",
     "bert_tf.tokenization.wordpiece",
     "bert_tf.training.settings",
 }

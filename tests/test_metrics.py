@@ -27,7 +27,7 @@ from bert_tf.metrics import (
     squad_v1,
     squad_v2,
 )
-from bert_tf.tasks.ner import read_conll
+from bert_tf.tasks.conll import read_conll
 
 # ------------------------------------------------ classification, regression
 

@@ -22,7 +22,7 @@ from fine_tuning_runs import (
 from bert_tf.config import BertConfig
 from bert_tf.heads import BertClassifier
 from bert_tf.pretrained import open_pretrained
-from bert_tf.text_models.classifier import TextClassifier
+from bert_tf.text_models.classification import TextClassifier
 from bert_tf.training import checkpoints, distribution
 from bert_tf.variables import checkpoint_variables
 from tests.serving.small_served import random_weights

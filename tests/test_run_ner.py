@@ -21,7 +21,7 @@ from fine_tuning_runs import (
 from bert_tf.interop import conversion
 from bert_tf.metrics import entity_scores
 from bert_tf.pretrained import open_pretrained
-from bert_tf.tasks.ner import read_conll
+from bert_tf.tasks.conll import read_conll
 
 pytestmark = pytest.mark.usefixtures("eagerly")
 

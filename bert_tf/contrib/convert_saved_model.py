@@ -24,8 +24,8 @@ from bert_tf.errors import InputError, in_file
 from bert_tf.serving.readme import README
 from bert_tf.tasks import custom, datasets
 from bert_tf.tasks.answers import require_answers
+from bert_tf.tasks.conll import TaggingEncoding, read_conll
 from bert_tf.tasks.datasets import DataSet
-from bert_tf.tasks.ner import TaggingEncoding, read_conll
 from bert_tf.tasks.questions import SpanEncoding, read_questions
 from bert_tf.tokenization.vocabulary_file import load_vocab
 

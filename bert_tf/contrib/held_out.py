@@ -16,14 +16,14 @@ from bert_tf.errors import InputError, wrong_value
 from bert_tf.tasks import answers
 from bert_tf.tasks.answers import AnswerRules
 from bert_tf.tasks.classification import decide
-from bert_tf.tasks.datasets import DataSet
-from bert_tf.tasks.encoding import label_id
-from bert_tf.tasks.examples import Example
-from bert_tf.tasks.ner import (
+from bert_tf.tasks.conll import (
     Sentence,
     TaggingEncoding,
     word_tags,
 )
+from bert_tf.tasks.datasets import DataSet
+from bert_tf.tasks.encoding import label_id
+from bert_tf.tasks.examples import Example
 from bert_tf.tasks.question_answering import best_indexes
 from bert_tf.tasks.questions import Question, SpanEncoding
 

@@ -19,7 +19,7 @@ from bert_tf.jobs.fine_tuning import Split, Steps, fine_tune
 from bert_tf.jobs.options.embeddings import LARGEST, EmbeddingsConfig
 from bert_tf.jobs.start import Start, resolve
 from bert_tf.jobs.trainings import TrainingResult
-from bert_tf.serving.vectors import ServedEncoder
+from bert_tf.serving.embedding import ServedEncoder
 from bert_tf.tasks.classification import write_predictions, write_test_results
 from bert_tf.tasks.datasets import SplitFile
 from bert_tf.tasks.embedding import EmbeddingTask, number_texts

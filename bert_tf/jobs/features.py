@@ -39,8 +39,8 @@ from bert_tf.pretrained import (
     open_pretrained,
     without_head,
 )
+from bert_tf.serving.embedding import ServedEncoder
 from bert_tf.serving.export import export, require_export_dir
-from bert_tf.serving.vectors import ServedEncoder
 from bert_tf.tasks.encoding import TextEncoding
 from bert_tf.tasks.features import (
     WRITERS,

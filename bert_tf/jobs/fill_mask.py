@@ -19,7 +19,7 @@ from bert_tf.serving.export import export, require_export_dir
 from bert_tf.serving.masked_words import ServedMaskedLM
 from bert_tf.tasks.encoding import TextEncoding
 from bert_tf.tasks.features import SEPARATOR, split_pair
-from bert_tf.tasks.fill_mask import (
+from bert_tf.tasks.masked_words import (
     MASK,
     OUTPUT_BIAS,
     Blank,

@@ -18,9 +18,9 @@ from bert_tf.jobs.options.ner import NerConfig
 from bert_tf.jobs.start import Start, resolve
 from bert_tf.jobs.trainings import TrainingResult
 from bert_tf.options import named
-from bert_tf.serving.tags import ServedTagger
-from bert_tf.tasks import ner
-from bert_tf.tasks.ner import (
+from bert_tf.serving.tagging import ServedTagger
+from bert_tf.tasks import conll
+from bert_tf.tasks.conll import (
     ConllFile,
     TaggingEncoding,
     label_numbers,
@@ -86,7 +86,7 @@ def _read(config: NerConfig, split: str) -> ConllFile:
 def _encoding(
     config: NerConfig, start: Start, train: ConllFile | None
 ) -> TaggingEncoding:
-    labels = ner.choose_labels(
+    labels = conll.choose_labels(
         config.labels, start.labels, train.sentences if train else None
     )
     if start.labels and not config.do_train and {*labels} != {*start.labels}:

@@ -13,7 +13,7 @@ from bert_tf.jobs.fine_tuning import Predict, Split, Steps, fine_tune
 from bert_tf.jobs.options.squad import SquadConfig
 from bert_tf.jobs.start import Start, resolve
 from bert_tf.jobs.trainings import TrainingResult
-from bert_tf.serving.spans import ServedSpanLabeler
+from bert_tf.serving.question_answering import ServedSpanLabeler
 from bert_tf.tasks.answers import (
     AnswerRules,
     answer_questions,

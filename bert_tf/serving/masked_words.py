@@ -6,7 +6,7 @@ import tensorflow as tf
 from bert_tf.serving.served import Served
 from bert_tf.serving.windows import Tensors
 from bert_tf.tasks.encoding import TextEncoding
-from bert_tf.tasks.fill_mask import MASK, best_words, require_top_k
+from bert_tf.tasks.masked_words import MASK, best_words, require_top_k
 from bert_tf.tokenization.vocabulary_file import require_special_tokens
 
 

@@ -13,7 +13,7 @@ from bert_tf.errors import listed, wrong_value
 from bert_tf.feature_tagger import BertFeatureTagger, choose
 from bert_tf.heads import BertTokenClassifier
 from bert_tf.metrics import entity_scores
-from bert_tf.tasks.ner import (
+from bert_tf.tasks.conll import (
     Sentence,
     TaggingEncoding,
     is_entity_tag,

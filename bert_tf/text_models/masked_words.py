@@ -15,16 +15,16 @@ from bert_tf.data.batching import Features
 from bert_tf.errors import InputError
 from bert_tf.heads import BertPretrainer
 from bert_tf.tasks.examples import Example
-from bert_tf.tasks.fill_mask import (
+from bert_tf.tasks.masked_words import (
     MASK,
     OUTPUT_BIAS,
     MaskedWordsTask,
     fill_mask,
     require_masked_lm,
 )
-from bert_tf.text_models.base import TextModel
 from bert_tf.text_models.inputs import as_columns
 from bert_tf.text_models.progress import Progress
+from bert_tf.text_models.text_model import TextModel
 from bert_tf.tokenization.vocabulary_file import require_special_tokens
 from bert_tf.tokenization.wordpiece import continuation_mask, replaceable_ids
 

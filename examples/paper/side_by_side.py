@@ -56,7 +56,7 @@ from bert_tf import AdamWeightDecay, BertConfig, WarmupLinearDecay, cli, files
 from bert_tf.data.schema import pretraining_schema
 from bert_tf.errors import InputError, wrong_value
 from bert_tf.options import option
-from bert_tf.tasks import datasets, ner
+from bert_tf.tasks import conll, datasets
 from bert_tf.tasks.answers import (
     AnswerRules,
     answer_questions,
@@ -348,13 +348,13 @@ class Entities(Column):
     def __init__(self, given: plan.Task, config: SideBySideConfig):
         super().__init__(given, config)
         self.train, self.dev = (
-            ner.read_conll(
-                ner.find_file(split, self.flags["data_dir"], None)
+            conll.read_conll(
+                conll.find_file(split, self.flags["data_dir"], None)
             ).sentences
             for split in ("train", "dev")
         )
-        labels = ner.labels_of(self.train)
-        self.encoding = ner.TaggingEncoding(*self.text, self.length, labels)
+        labels = conll.labels_of(self.train)
+        self.encoding = conll.TaggingEncoding(*self.text, self.length, labels)
 
     def training(self):
         return self.encoding.encode(self.train).batch

@@ -10,8 +10,8 @@ from bert_tf import metrics
 from bert_tf.contrib import held_out
 from bert_tf.errors import InputError
 from bert_tf.tasks import custom, datasets
+from bert_tf.tasks.conll import TaggingEncoding, read_conll
 from bert_tf.tasks.examples import Example
-from bert_tf.tasks.ner import TaggingEncoding, read_conll
 from bert_tf.tasks.questions import SpanEncoding, make_windows
 
 TAGGING = TaggingEncoding(
@@ -86,7 +86,7 @@ def test_texts(tmp_path):
 
 
 @pytest.mark.parametrize("is_right", [True, False])
-def test_tags(tmp_path, is_right):
+def test_tagging(tmp_path, is_right):
     folder = conll_files.write(tmp_path)
     sentences = read_conll(str(folder / "dev.txt")).sentences
     batch = TAGGING.encode(sentences).batch

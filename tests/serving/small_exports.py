@@ -8,7 +8,9 @@ import tempfile
 from bert_tf import heads
 from bert_tf.feature_tagger import BertFeatureTagger
 from bert_tf.modeling import BertModel
+from bert_tf.serving.embedding import ServedEncoder
 from bert_tf.serving.export import EXTRA, save
+from bert_tf.serving.question_answering import ServedSpanLabeler
 from bert_tf.serving.readme import (
     MODEL_CARD,
     WARM_UP,
@@ -21,10 +23,8 @@ from bert_tf.serving.served import (
     ServedClassifier,
     ServedMultipleChoice,
 )
-from bert_tf.serving.spans import ServedSpanLabeler
-from bert_tf.serving.tags import ServedTagger
-from bert_tf.serving.vectors import ServedEncoder
-from bert_tf.tasks.ner import TaggingEncoding
+from bert_tf.serving.tagging import ServedTagger
+from bert_tf.tasks.conll import TaggingEncoding
 from bert_tf.tasks.questions import SpanEncoding
 from tests.serving.small_served import (
     CONFIG,

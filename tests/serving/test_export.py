@@ -35,8 +35,8 @@ from bert_tf.heads import (
 from bert_tf.serving import export as exporting
 from bert_tf.serving.export import StoredWeights, export
 from bert_tf.serving.readme import WARM_UP_SIZES
-from bert_tf.serving.tags import ServedTagger
-from bert_tf.tasks.ner import TaggingEncoding
+from bert_tf.serving.tagging import ServedTagger
+from bert_tf.tasks.conll import TaggingEncoding
 from bert_tf.variables import checkpoint_variables
 from tests.serving import small_served
 from tests.serving.rest import serve

@@ -6,13 +6,13 @@ import pytest
 from scipy import special
 
 from bert_tf.tasks.classification import ClassificationTask, MultipleChoiceTask
+from bert_tf.tasks.conll import TaggingEncoding
 from bert_tf.tasks.distillation import (
     IS_LABELED,
     LOSS,
     DistillationTask,
 )
 from bert_tf.tasks.encoding import Encoding
-from bert_tf.tasks.ner import TaggingEncoding
 from bert_tf.tasks.question_answering import SpanTask
 from bert_tf.tasks.questions import SpanEncoding
 from bert_tf.tasks.tagging import TaggingTask

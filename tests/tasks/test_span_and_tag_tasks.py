@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.feature_tagger import BertFeatureTagger
-from bert_tf.tasks.ner import TaggingEncoding
+from bert_tf.tasks.conll import TaggingEncoding
 from bert_tf.tasks.question_answering import SpanTask
 from bert_tf.tasks.questions import SpanEncoding
 from bert_tf.tasks.tagging import FeatureTaggingTask, TaggingTask

@@ -11,8 +11,7 @@ from sklearn import metrics as sklearn_metrics
 import bert_tf
 from bert_tf import metrics
 from bert_tf.metrics import usual_metrics
-from bert_tf.text_models import embedder as embedder_module
-from bert_tf.text_models import training
+from bert_tf.text_models import embedding, training
 from bert_tf.text_models.inputs import class_weights
 from bert_tf.text_models.label_metrics import reciprocal_ranks
 from tests.interop.small_models import CONFIG as TWO_LAYERS
@@ -686,7 +685,7 @@ def test_wrong_lists_of_documents():
 
 
 def test_similar_documents_are_found(monkeypatch):
-    monkeypatch.setattr(embedder_module, "_DOCUMENTS", 3)
+    monkeypatch.setattr(embedding, "_DOCUMENTS", 3)
     model = embedder(prompts={"query": "h "})
     queries = ["a b", "c"]
     vectors = model.predict(TEXTS)

@@ -13,10 +13,10 @@ from keras import ops
 import bert_tf
 from bert_tf import metrics
 from bert_tf.errors import InputError
+from bert_tf.tasks.conll import to_iob2
 from bert_tf.tasks.embedding import pair_losses
 from bert_tf.tasks.encoding import Encoding
 from bert_tf.tasks.examples import Example
-from bert_tf.tasks.ner import to_iob2
 from bert_tf.text_models.batches import for_training
 from bert_tf.text_models.inputs import hold_out
 from tests.interop.small_models import CONFIG, VOCAB, refused

@@ -47,7 +47,7 @@ from bert_tf.jobs.settings import (
     DistillationOptions,
 )
 from bert_tf.options import option
-from bert_tf.tasks.ner import find_file
+from bert_tf.tasks.conll import find_file
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

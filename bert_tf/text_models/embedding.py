@@ -35,7 +35,6 @@ from bert_tf.tasks.embedding import (
 from bert_tf.tasks.encoding import Encoding, TextEncoding
 from bert_tf.tasks.examples import Example
 from bert_tf.tasks.windows import Rows
-from bert_tf.text_models.base import TextModel
 from bert_tf.text_models.inputs import (
     as_columns,
     best_texts,
@@ -43,6 +42,7 @@ from bert_tf.text_models.inputs import (
     require_present,
 )
 from bert_tf.text_models.progress import Progress
+from bert_tf.text_models.text_model import TextModel
 
 # How many documents `search` compares at a time.
 _DOCUMENTS = 10_000
@@ -386,7 +386,7 @@ class TextEmbedder(TextModel):
         return {"vectors": y_pred}
 
     def _served(self):
-        from bert_tf.serving.vectors import ServedEncoder
+        from bert_tf.serving.embedding import ServedEncoder
 
         if self._prompt(None):
             logging.warning(

@@ -26,7 +26,6 @@ from bert_tf.tasks.questions import (
     Question,
     SpanEncoding,
 )
-from bert_tf.text_models.base import TextModel
 from bert_tf.text_models.batches import stacked
 from bert_tf.text_models.inputs import (
     as_columns,
@@ -35,6 +34,7 @@ from bert_tf.text_models.inputs import (
     text_of,
 )
 from bert_tf.text_models.progress import Progress
+from bert_tf.text_models.text_model import TextModel
 
 _COLUMNS = ("question", "context")
 
@@ -215,7 +215,7 @@ class QuestionAnswerer(TextModel):
         }
 
     def _served(self):
-        from bert_tf.serving.spans import ServedSpanLabeler
+        from bert_tf.serving.question_answering import ServedSpanLabeler
 
         return ServedSpanLabeler(self.model, self._encoding(), self.rules)
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.heads import BertSpanLabeler
-from bert_tf.serving.spans import ServedSpanLabeler
+from bert_tf.serving.question_answering import ServedSpanLabeler
 from bert_tf.tasks import answers
 from bert_tf.tasks.answers import AnswerRules
 from bert_tf.tasks.question_answering import SpanTask

@@ -1,7 +1,7 @@
 """Tags of words in a graph, for named entities for example.
 
 The graph makes the same rows of the same tokens as
-`tasks.ner.TaggingEncoding` does in NumPy.
+`tasks.conll.TaggingEncoding` does in NumPy.
 """
 
 from typing import NamedTuple
@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from bert_tf.serving.served import Served
 from bert_tf.serving.windows import Tensors, in_batches, rows_by_text
-from bert_tf.tasks.ner import TaggingEncoding
+from bert_tf.tasks.conll import TaggingEncoding
 from bert_tf.tasks.tagging import TaggingTask
 
 # The white space at which `str.split` of Python splits: ASCII and Unicode.

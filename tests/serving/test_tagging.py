@@ -10,8 +10,8 @@ import tensorflow as tf
 
 from bert_tf.feature_tagger import BertFeatureTagger
 from bert_tf.heads import BertTokenClassifier
-from bert_tf.serving.tags import WHITE_SPACE, ServedTagger, split_words
-from bert_tf.tasks.ner import Sentence, TaggingEncoding
+from bert_tf.serving.tagging import WHITE_SPACE, ServedTagger, split_words
+from bert_tf.tasks.conll import Sentence, TaggingEncoding
 from bert_tf.tasks.tagging import TaggingTask
 from tests.serving.small_served import (
     CONFIG,

@@ -37,10 +37,6 @@ from bert_tf.tasks.embedding import flatten
 from bert_tf.tasks.encoding import Encoding
 from bert_tf.tasks.examples import Example
 from bert_tf.tasks.windows import Rows
-from bert_tf.text_models.base import (
-    NAME_THE_CLASSES,
-    TextModel,
-)
 from bert_tf.text_models.batches import in_32_bits
 from bert_tf.text_models.inputs import (
     Part,
@@ -59,6 +55,10 @@ from bert_tf.text_models.label_metrics import (
     reciprocal_ranks,
 )
 from bert_tf.text_models.progress import Evaluate, Progress
+from bert_tf.text_models.text_model import (
+    NAME_THE_CLASSES,
+    TextModel,
+)
 from bert_tf.text_models.training import num_replicas
 
 

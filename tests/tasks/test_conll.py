@@ -12,8 +12,8 @@ import pytest
 from bert_tf import metrics
 from bert_tf.data import records
 from bert_tf.errors import InputError
-from bert_tf.tasks import ner
-from bert_tf.tasks.ner import Sentence, TaggingEncoding, read_conll
+from bert_tf.tasks import conll
+from bert_tf.tasks.conll import Sentence, TaggingEncoding, read_conll
 from bert_tf.tasks.tagging import TaggingTask
 from bert_tf.tokenization.wordpiece import FullTokenizer
 from tests.tasks.small_training import CONFIG
@@ -41,7 +41,7 @@ def tags(file):
 def written(file, predicted):
     """Returns the text that `write_conll` writes."""
     path = f"{file.path}.out"
-    ner.write_conll(path, file, predicted)
+    conll.write_conll(path, file, predicted)
     with open(path, "rb") as stream:
         return stream.read().decode()
 
@@ -202,7 +202,7 @@ def test_an_official_file(shared_data, tmp_path):
     assert len(file.sentences) == 3250
     assert sum(len(s.words) for s in file.sentences) == 51362
     out = tmp_path / "out.txt"
-    ner.write_conll(str(out), file, [s.tags for s in file.sentences])
+    conll.write_conll(str(out), file, [s.tags for s in file.sentences])
     theirs = [line.split(" ")[:-1] for line in path.read_text().splitlines()]
     ours = conlleval_rows(out.read_text())
     assert [row[:-2] for row in ours] == theirs
@@ -214,9 +214,9 @@ def test_an_official_file(shared_data, tmp_path):
 def test_finds_the_file_of_a_split(tmp_path):
     folder = str(tmp_path)
     with pytest.raises(InputError, match=r"dev\.txt, .* or eng\..*`dev_file`"):
-        ner.find_file("dev", folder)
+        conll.find_file("dev", folder)
     with pytest.raises(InputError, match="`data_dir` or `dev_file`"):
-        ner.find_file("dev")
+        conll.find_file("dev")
     for split, name in {
         "train": "eng.train",
         "dev": "dev.txt",
@@ -225,10 +225,10 @@ def test_finds_the_file_of_a_split(tmp_path):
         (tmp_path / name).touch()
         (tmp_path / "valid.txt").touch()
         path = str(tmp_path / name)
-        assert ner.find_file(split, folder) == path
-        assert ner.find_file(split, folder, name) == path
-        assert ner.find_file(split, "elsewhere", path) == path
-        assert ner.find_file(split, folder, "none.txt") == "none.txt"
+        assert conll.find_file(split, folder) == path
+        assert conll.find_file(split, folder, name) == path
+        assert conll.find_file(split, "elsewhere", path) == path
+        assert conll.find_file(split, folder, "none.txt") == "none.txt"
 
 
 # ------------------------------------------------------------- tagging schemes
@@ -256,11 +256,11 @@ def test_schemes_become_iob2(scheme):
                 marks = MARKS[name](length, kind == before) if kind else "O"
                 tags += [f"{mark}-{kind}".rstrip("-") for mark in marks]
             before = kind
-        assert ner.to_iob2(found) == tuple(expected)
+        assert conll.to_iob2(found) == tuple(expected)
         untyped = [tag[0] for tag in expected]
-        assert ner.to_iob2(untyped) == tuple(untyped)
+        assert conll.to_iob2(untyped) == tuple(untyped)
         given = draw.choices(["O", "I-A", "B-A", "I-B", "B-B"], k=7)
-        assert metrics.entities(ner.to_iob2(given)) == metrics.entities(given)
+        assert metrics.entities(conll.to_iob2(given)) == metrics.entities(given)
 
 
 # -------------------------------------------------------------------- features
@@ -364,9 +364,9 @@ def test_every_word_has_its_label_once(max_seq_length):
     assert not batch["label_ids"][batch["label_mask"] == 0].any()
     label_ids, mask = batch["label_ids"], batch["label_mask"]
     expected = [s.tags for s in sentences]
-    assert ner.word_tags(label_ids, mask, sentences, LABELS) == expected
+    assert conll.word_tags(label_ids, mask, sentences, LABELS) == expected
     with pytest.raises(ValueError, match=r"Got \d+ labels for"):
-        ner.word_tags(label_ids, mask, sentences[1:], LABELS)
+        conll.word_tags(label_ids, mask, sentences[1:], LABELS)
 
 
 def test_records_hold_the_features(tmp_path, caplog, monkeypatch):
@@ -397,9 +397,9 @@ def test_records_hold_the_features(tmp_path, caplog, monkeypatch):
 
 def test_labels_have_both_marks_of_all_types():
     sentences = [sentence("a b c", "I-Z O B-A-b"), sentence("a b", "O B-Z")]
-    assert ner.labels_of(sentences) == ("O", "B-A-b", "B-Z", "I-A-b", "I-Z")
-    assert ner.labels_of([sentence("a", "B")]) == ("O", "B", "I")
-    assert ner.labels_of([sentence("a")]) == ("O",)
+    assert conll.labels_of(sentences) == ("O", "B-A-b", "B-Z", "I-A-b", "I-Z")
+    assert conll.labels_of([sentence("a", "B")]) == ("O", "B", "I")
+    assert conll.labels_of([sentence("a")]) == ("O",)
 
 
 def test_an_unknown_tag(write):
@@ -428,7 +428,7 @@ TRAIN = [sentence("a b", "O B-A"), sentence("a b", "B-B I-B")]
     ],
 )
 def test_where_labels_come_from(given, known, train, expected):
-    assert ner.choose_labels(given, known, train) == expected
+    assert conll.choose_labels(given, known, train) == expected
 
 
 @pytest.mark.parametrize(
@@ -442,7 +442,7 @@ def test_where_labels_come_from(given, known, train, expected):
 )
 def test_invalid_labels(given, known, message):
     with pytest.raises(InputError, match=message):
-        ner.choose_labels(given, known)
+        conll.choose_labels(given, known)
 
 
 def test_scores_are_of_whole_sentences():
@@ -453,14 +453,14 @@ def test_scores_are_of_whole_sentences():
     predicted = np.full(mask.shape, 3)
     predicted[mask > 0] = [0, 1, 2, 2, 1, 0]
     label_ids = np.zeros_like(mask)
-    label_ids[mask > 0] = ner.label_numbers(sentences, TWO_TYPES)
+    label_ids[mask > 0] = conll.label_numbers(sentences, TWO_TYPES)
     predictions = {
         "predicted_ids": predicted,
         "label_mask": mask,
         "label_ids": label_ids,
         "loss": np.array([1.5, 0.5, 1.0], np.float32),
     }
-    encoding = ner.TaggingEncoding((), True, None, 7, TWO_TYPES)
+    encoding = conll.TaggingEncoding((), True, None, 7, TWO_TYPES)
     task = TaggingTask(CONFIG, encoding)
     assert task.tags(predictions, sentences) == [
         ("O", "B-A", "I-A", "I-A"),

@@ -10,15 +10,15 @@ import numpy as np
 from bert_tf.data.batching import Features
 from bert_tf.errors import InputError, require_names, wrong_value
 from bert_tf.heads import BertTokenClassifier
-from bert_tf.tasks.ner import (
+from bert_tf.tasks.conll import (
     Sentence,
     TaggingEncoding,
 )
 from bert_tf.tasks.tagging import TaggingTask
-from bert_tf.text_models.base import NAME_THE_CLASSES, TextModel
 from bert_tf.text_models.batches import stacked
 from bert_tf.text_models.inputs import label_name, plain, plain_row, text_of
 from bert_tf.text_models.progress import Progress
+from bert_tf.text_models.text_model import NAME_THE_CLASSES, TextModel
 
 
 @keras.saving.register_keras_serializable("bert_tf")
@@ -165,7 +165,7 @@ class TokenTagger(TextModel):
         return {**super()._facts(), "labels": self.labels}
 
     def _served(self):
-        from bert_tf.serving.tags import ServedTagger
+        from bert_tf.serving.tagging import ServedTagger
 
         return ServedTagger(self.model, self._encoding())
 

@@ -7,7 +7,7 @@ import pytest
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.heads import BertPretrainer
-from bert_tf.tasks.fill_mask import fill_mask, next_sentence
+from bert_tf.tasks.masked_words import fill_mask, next_sentence
 from bert_tf.tokenization.wordpiece import FullTokenizer
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
