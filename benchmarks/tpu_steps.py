@@ -235,7 +235,7 @@ TASKS = {
         **options,
     ),
     "spans": lambda config, length, **options: SpanTask(
-        config, SpanEncoding(*_TEXTS, length), **options
+        config, SpanEncoding(*_TEXTS, length, max_query_length=1), **options
     ),
     "tokens": lambda config, length, **options: TaggingTask(
         config, TaggingEncoding(*_TEXTS, length, TAGS), **options
