@@ -154,6 +154,23 @@ def with_a_teacher(kind, folder):
     return doors._replace(flags={**doors.flags, **options}, options=options)
 
 
+def long_texts(folder):
+    """Returns windows of texts, a third of which have no label."""
+    model = classifier(3, labels=["no", "some", "yes"], doc_stride=11)
+    _, x, y = sentences(folder, "tsv")
+    x = [" ".join([text] * (1 + n % 7)) for n, text in enumerate(x)]
+    lines = [f"{text}\t{name}\n" for text, name in zip(x, y, strict=True)]
+    (folder / "train.tsv").write_text("text\tlabel\n" + "".join(lines[:8]))
+    (folder / "texts.tsv").write_text("text\n" + "\n".join(x[8:]) + "\n")
+    flags = {"task_name": "custom", "data_dir": folder, "doc_stride": 11}
+    flags |= {"unlabeled_file": folder / "texts.tsv"}
+    return Doors("run_classifier", flags, model, x, [*y[:8], *4 * [None]])
+
+
+def long_texts_of_a_teacher(folder):
+    return with_a_teacher(long_texts, folder)
+
+
 def classes_of_a_teacher(folder):
     return with_a_teacher(classes, folder)
 
@@ -175,6 +192,7 @@ def pairs_without_scores(folder):
     [
         *(weighted_classes, several_labels, numbers, pairs),
         *(classes_of_a_teacher, tags_of_a_teacher, answers_of_a_teacher),
+        long_texts_of_a_teacher,
         *(
             pytest.param(kind, marks=pytest.mark.graph)
             for kind in (classes, tags, answers, pairs_without_scores)

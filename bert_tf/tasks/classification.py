@@ -387,10 +387,18 @@ class ClassificationTask(FineTuningTask):
         )
         if "num_windows" not in features:
             return loss
-        # Not in `element_weights`: batches have windows of texts of similar
-        # length, so that dividing by their sum would undo it.
-        num_windows = ops.cast(features["num_windows"], loss.dtype)
-        return loss * (self._rows_per_example / num_windows)
+        return loss * ops.cast(self.row_scales(features), loss.dtype)
+
+    def row_scales(self, features: Mapping) -> Any:
+        """Returns the scale with which texts, not windows, count equally.
+
+        Not in `element_weights`: batches have windows of texts of similar
+        length, so that dividing by their sum would undo it.
+        """
+        if "num_windows" not in features:
+            return super().row_scales(features)
+        num_windows = ops.cast(features["num_windows"], "float32")
+        return self._rows_per_example / num_windows
 
     def soft_losses(
         self, features: Mapping, outputs: Mapping, temperature: float

@@ -188,6 +188,13 @@ class FineTuningTask(Task):
         """Returns the weight of each element, float32 [B, ...]."""
         return self.is_element(features)
 
+    def row_scales(self, features: Mapping) -> Any:
+        """Returns what `element_losses` are multiplied by, float32 [B].
+
+        Unlike weights, a batch is not divided by their sum. By default 1.
+        """
+        return ops.ones(ops.shape(features["input_ids"])[:1])
+
     def soft_losses(
         self, features: Mapping, outputs: Mapping, temperature: float
     ) -> Any:

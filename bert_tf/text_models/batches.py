@@ -23,10 +23,7 @@ from bert_tf.tasks.task import FineTuningTask
 SCALE = "_scale"
 
 # Of a batch, not of a task.
-_ONLY_IN_BATCHES = (
-    *("step", "example_index", "num_windows"),
-    *("row_weights", "sample_weight"),
-)
+_ONLY_IN_BATCHES = ("step", "example_index", "sample_weight")
 
 # From some rows to the arguments of a step: (x, y, sample_weight).
 Arguments = Callable[[Mapping[str, np.ndarray]], tuple]
@@ -247,8 +244,8 @@ def weigh(
 
     Args:
       task: The task.
-      batch: The features of some rows. If there are `row_weights` or
-        `sample_weight`, [b], losses are multiplied by them.
+      batch: The features of some rows. If there is a `sample_weight`, [b],
+        losses are multiplied by it.
 
     Returns:
       The features with a scale, float32 [b], for each part of the loss; and
@@ -260,13 +257,12 @@ def weigh(
             ops.convert_to_numpy, task.loss_weights(features)
         )
         weights = ops.convert_to_numpy(task.element_weights(features))
-    rows = np.ones(len(weights), np.float32)
-    for name in ("row_weights", "sample_weight"):
-        rows = rows * batch.get(name, np.float32(1))
+        row_scales = ops.convert_to_numpy(task.row_scales(features))
+    rows = batch.get("sample_weight", np.ones(len(weights), np.float32))
     for name, values in parts.items():
         features[name + SCALE] = rows * np.float32(_of_mean_1(values))
     weights = weights * np.float32(_of_mean_1(weights))
-    return features, _product(weights, rows)
+    return features, _product(weights, rows * row_scales)
 
 
 def _of_mean_1(weights: np.ndarray) -> float:

@@ -303,7 +303,7 @@ class TextClassifier(TextModel):
         if self.doc_stride is not None:
             is_first = arrays["window_numbers"] == 0
             arrays = {name: x[is_first] for name, x in arrays.items()}
-        arrays.pop("row_weights", None)
+        arrays.pop("num_windows", None)
         x, y, weights = keras.tree.map_structure(
             ops.convert_to_tensor,
             self._arguments(self.make_task(), False, in_32_bits(arrays)),
@@ -416,11 +416,15 @@ class TextClassifier(TextModel):
         }
 
     def _features(self, x: Any, y: Any) -> Features:
-        if self._lesson is not None:
-            return self._partly_labeled_features(x, y)
-        if y is None:
+        if self._lesson is None and y is None:
             return self._list_features(x)
-        return self._text_features(x, y)
+        make = self._text_features
+        if self._lesson is not None:
+            make = self._partly_labeled_features
+        features = make(x, y)
+        if self.doc_stride is not None:
+            _count_windows_relatively(features.arrays)
+        return features
 
     def _partly_labeled_features(self, x: Any, y: Any) -> Features:
         """Returns features of texts, some of which have no label: None."""
@@ -508,9 +512,6 @@ class TextClassifier(TextModel):
             self.is_pair = examples[0].text_b is not None
         features = self._encoding().features(examples)
         arrays = features.arrays
-        if y is not None and self.doc_stride is not None:
-            weights = len(features) / len(examples) / arrays["num_windows"]
-            arrays["row_weights"] = weights.astype(np.float32)
         if shares is not None and not {*np.unique(shares)} <= {0, 1}:
             arrays["label_shares"] = shares[arrays["example_index"]]
         return features
@@ -683,6 +684,19 @@ def _only_labeled(features: Features) -> Features:
         arrays={name: x[is_labeled] for name, x in arrays.items()},
         lengths=features.lengths[is_labeled],
     )
+
+
+def _count_windows_relatively(arrays: dict[str, np.ndarray]) -> None:
+    """Divides `num_windows` by its mean over the texts with labels.
+
+    So the task needs no `rows_per_example`, which differs between the parts of
+    a `tf.data.Dataset`.
+    """
+    counts = arrays["num_windows"]
+    is_text = arrays["window_numbers"] == 0
+    is_labeled = is_text & arrays.get(IS_LABELED, is_text)
+    mean = counts[is_labeled if is_labeled.any() else is_text].mean()
+    arrays["num_windows"] = (counts / mean).astype(np.float32)
 
 
 def _is_alone(row: Any) -> bool:
