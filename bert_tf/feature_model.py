@@ -26,6 +26,7 @@ from bert_tf.config import (
     positive_integer,
     require_positive,
 )
+from bert_tf.data.schema import INPUTS
 from bert_tf.dense import adapted_layers, dense_layers
 from bert_tf.errors import InputError, require_choice, wrong_value
 from bert_tf.transformer import LORA_LAYERS, LORA_TARGETS
@@ -68,8 +69,6 @@ _checked: contextvars.ContextVar[_Checked] = contextvars.ContextVar(
 # Number of axes of `input_ids` -> their meaning.
 _AXES = {2: ("batch", "length"), 3: ("batch", "choices", "length")}
 
-# The inputs of an exported model.
-EXPORTED_FEATURES = ("input_ids", "input_mask", "segment_ids")
 # Converters to these formats write bfloat16 models that cannot be loaded.
 _FLOAT32_FORMATS = ("onnx", "litert")
 
@@ -533,7 +532,7 @@ class FeatureModel(FreezableModel):
 
         Example:
 
-            model.export("exported")  # Takes EXPORTED_FEATURES.
+            model.export("exported")  # Takes input_ids ...
             spec = keras.InputSpec(
                 shape=(None, 128), dtype="int32", name="input_ids"
             )
@@ -543,7 +542,8 @@ class FeatureModel(FreezableModel):
           filepath: The file or folder to write.
           format: A format of Keras: "tf_saved_model", "onnx", "litert" ...
           input_signature: A list with one dict of `keras.InputSpec`. By default
-            the features `EXPORTED_FEATURES`, int32, of any batch and length.
+            `input_ids`, `input_mask` and `segment_ids`, int32, of any batch and
+            length.
           verbose, **kwargs: See `keras.Model.export`.
 
         Raises:
@@ -570,7 +570,7 @@ class FeatureModel(FreezableModel):
             name: keras.InputSpec(
                 shape=(None,) * self.input_rank, dtype="int32", name=name
             )
-            for name in EXPORTED_FEATURES
+            for name in INPUTS
         }
         super().export(
             files.path_text(filepath, "filepath"),

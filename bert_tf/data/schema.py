@@ -11,7 +11,8 @@ from typing import Literal
 
 # The features that have token ids.
 VOCABULARY_FEATURES = ("input_ids", "masked_lm_ids")
-_INPUTS = ("input_ids", "input_mask", "segment_ids")
+# The features that models take of a sequence.
+INPUTS = ("input_ids", "input_mask", "segment_ids")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +51,7 @@ def pretraining_schema(
     option = "max_predictions_per_seq"
     predictions = (max_predictions_per_seq,)
     return (
-        *_sequences(_INPUTS, max_seq_length),
+        *_sequences(INPUTS, max_seq_length),
         Feature("masked_lm_positions", predictions, "int64", option),
         Feature("masked_lm_ids", predictions, "int64", option),
         Feature("masked_lm_weights", predictions, "float32", option),
@@ -95,7 +96,7 @@ def classification_schema(
         label = Feature("label_ids", ())
     names = ("window_numbers", "num_windows") if has_windows else ()
     return (
-        *_sequences(_INPUTS, *choices, max_seq_length),
+        *_sequences(INPUTS, *choices, max_seq_length),
         label,
         Feature("is_real_example", ()),
         *(Feature(name, ()) for name in names),
@@ -110,7 +111,7 @@ def tagging_schema(max_seq_length: int) -> Schema:
     elsewhere; `label_ids` has the number of the word's label there, and 0
     elsewhere.
     """
-    return _sequences((*_INPUTS, "label_ids", "label_mask"), max_seq_length)
+    return _sequences((*INPUTS, "label_ids", "label_mask"), max_seq_length)
 
 
 def span_schema(max_seq_length: int) -> Schema:
@@ -125,7 +126,7 @@ def span_schema(max_seq_length: int) -> Schema:
     """
     return (
         Feature("unique_ids", ()),
-        *_sequences(_INPUTS, max_seq_length),
+        *_sequences(INPUTS, max_seq_length),
         Feature("start_positions", ()),
         Feature("end_positions", ()),
         Feature("is_impossible", ()),

@@ -46,7 +46,7 @@ class ServedMaskedLM(Served):
         }
 
     def features(self, texts: Tensors) -> dict[str, tf.Tensor]:
-        """Returns `FEATURES`, int32 [B, S], in which `[MASK]` is one token."""
+        """Returns `INPUTS`, int32 [B, S], in which `[MASK]` is one token."""
         texts = self.checked(texts)
         ids = self.tokenizer.tokenize(texts["text"], keep=MASK)
         return self.tokenizer.pack([ids])
@@ -66,7 +66,7 @@ class ServedMaskedLM(Served):
         return self.answer_tokens(self.features(texts))
 
     def answer_tokens(self, features: Tensors) -> dict[str, tf.Tensor]:
-        """Returns the same from `FEATURES`, int32 [B, S]."""
+        """Returns the same from `INPUTS`, int32 [B, S]."""
         positions = tf.where(features["input_ids"] == self._mask_id)  # [N, 2]
         logits = self._logits(features, positions)
         answer = best_words(logits, len(self.encoding.vocab), self.top_k)

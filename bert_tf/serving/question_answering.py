@@ -435,14 +435,14 @@ class ServedSpanLabeler(Served):
         }
 
     def features(self, texts: Tensors) -> dict[str, tf.Tensor]:
-        """Returns `FEATURES` of all windows in order, int32 [W, S]."""
+        """Returns `INPUTS` of all windows in order, int32 [W, S]."""
         return self._read(texts)[-1]
 
     def tokenize(self, texts: Tensors) -> dict[str, tf.Tensor]:
         """Returns the inputs of the model.
 
         Returns:
-          `num_windows`, int32 [B]; `tokens` and `FEATURES`, [B, W, S], where W
+          `num_windows`, int32 [B]; `tokens` and `INPUTS`, [B, W, S], where W
           is the largest number of windows: see `rows_by_text`.
         """
         contexts, windows, features = self._read(texts)
@@ -454,7 +454,7 @@ class ServedSpanLabeler(Served):
     def _read(
         self, texts: Tensors
     ) -> tuple[Contexts, WindowTensors, dict[str, tf.Tensor]]:
-        """Returns the contexts, their windows, and `FEATURES`, int32 [W, S]."""
+        """Returns the contexts, their windows, and `INPUTS`, int32 [W, S]."""
         encoding = self.encoding
         # String ops only have CPU kernels.
         with tf.device("CPU:0"):

@@ -15,6 +15,7 @@ import keras
 import tensorflow as tf
 
 from bert_tf import files
+from bert_tf.data.schema import INPUTS
 from bert_tf.errors import (
     InputError,
     in_file,
@@ -38,9 +39,6 @@ from bert_tf.tokenization.graph_normalization import drop_invalid_utf8
 # Stands for an empty name, since tables skip empty lines. Google's Chinese
 # vocabulary has an empty token, and readers of vocabularies strip lines.
 _BLANK = " "
-
-# The inputs of models and of the signature `tokens`.
-FEATURES = ("input_ids", "input_mask", "segment_ids")
 
 
 class LineTable(tf.saved_model.experimental.TrackableResource):
@@ -124,7 +122,7 @@ class Served(tf.Module, abc.ABC):
     """A model with its tokenizer and its labels.
 
     Args:
-      model: A built model from `FEATURES` to a dict of outputs.
+      model: A built model from `INPUTS` to a dict of outputs.
       encoding: How texts became token ids in training.
       labels: The names of the classes, if there are any.
 
@@ -170,10 +168,9 @@ class Served(tf.Module, abc.ABC):
 
     @property
     def token_inputs(self) -> dict[str, tf.TensorSpec]:
-        """The inputs of `answer_tokens`: `FEATURES`, int32 [B, S]."""
+        """The inputs of `answer_tokens`: `INPUTS`, int32 [B, S]."""
         return {
-            name: tf.TensorSpec([None, None], tf.int32, name)
-            for name in FEATURES
+            name: tf.TensorSpec([None, None], tf.int32, name) for name in INPUTS
         }
 
     @property
@@ -190,7 +187,7 @@ class Served(tf.Module, abc.ABC):
         """Returns the outputs that do not need the texts."""
 
     def features(self, texts: Tensors) -> dict[str, tf.Tensor]:
-        """Returns `FEATURES`, int32 [B, S], truncated and padded.
+        """Returns `INPUTS`, int32 [B, S], truncated and padded.
 
         They are for one text or a pair, in the order of `inputs`, as in
         training: a second text without any token is ignored.
@@ -278,7 +275,7 @@ class ServedTask(Served):
         return self.answer_tokens(self.features(texts))
 
     def answer_tokens(self, features: Tensors) -> dict[str, tf.Tensor]:
-        """Returns the same from `FEATURES`, int32 [B, S]."""
+        """Returns the same from `INPUTS`, int32 [B, S]."""
         task = self._task
         return task.decode(task.row_outputs(features, self.model(features)))
 
@@ -298,7 +295,7 @@ class ServedWindows(Served):
         return getattr(self.encoding, "doc_stride", None) is not None
 
     def features(self, texts: Tensors) -> dict[str, tf.Tensor]:
-        """Returns `FEATURES` of texts or of all windows in order."""
+        """Returns `INPUTS` of texts or of all windows in order."""
         if not self._has_windows:
             return super().features(texts)
         return self._windows(texts)[1]
@@ -320,7 +317,7 @@ class ServedWindows(Served):
     def _windows(
         self, texts: Tensors
     ) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        """Returns the text of each window, [W], and `FEATURES`, [W, S]."""
+        """Returns the text of each window, [W], and `INPUTS`, [W, S]."""
         # String ops only have CPU kernels.
         with tf.device("CPU:0"):
             texts = self.checked(texts)
@@ -410,7 +407,7 @@ class ServedClassifier(ServedWindows):
         )
 
     def answer_tokens(self, features: Tensors) -> dict[str, tf.Tensor]:
-        """Returns the same from `FEATURES`, int32 [B, S], for each window."""
+        """Returns the same from `INPUTS`, int32 [B, S], for each window."""
         return self._named(self.model(features)["logits"])
 
     def _named(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -466,7 +463,7 @@ class ServedMultipleChoice(Served):
 
     @property
     def token_inputs(self) -> dict[str, tf.TensorSpec]:
-        """`FEATURES`, int32 [B, n, S]."""
+        """`INPUTS`, int32 [B, n, S]."""
         return {
             name: tf.TensorSpec(
                 [None, self.num_choices, None], spec.dtype, name
@@ -494,7 +491,7 @@ class ServedMultipleChoice(Served):
         }
 
     def features(self, texts: Tensors) -> dict[str, tf.Tensor]:
-        """Returns `FEATURES`, int32 [B, n, S]: rows of context and choice."""
+        """Returns `INPUTS`, int32 [B, n, S]: rows of context and choice."""
         texts = self.checked(texts)
         context, choices = self.ids(
             [texts["context"], tf.reshape(texts["choices"], [-1])]

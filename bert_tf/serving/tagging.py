@@ -39,7 +39,7 @@ class _Rows(NamedTuple):
     """The words of B texts in R rows of the model.
 
     Attributes:
-      features: `FEATURES`, int32 [R, S].
+      features: `INPUTS`, int32 [R, S].
       texts: Index of the text of each row, int64 [R], in order.
       first_tokens: Row and position of the first token of each word, int64
         [words, 2].
@@ -149,7 +149,7 @@ class ServedTagger(Served):
         """Returns a tag for each token; only first tokens of words are trained.
 
         Args:
-          features: `FEATURES`, int32 [B, S].
+          features: `INPUTS`, int32 [B, S].
 
         Returns:
           `tags`, strings [B, S]; `tag_ids`, int32 [B, S]; and `probabilities`,
@@ -165,14 +165,14 @@ class ServedTagger(Served):
         }
 
     def features(self, texts: Tensors) -> dict[str, tf.Tensor]:
-        """Returns `FEATURES` of the rows of all texts, int32 [R, S]."""
+        """Returns `INPUTS` of the rows of all texts, int32 [R, S]."""
         return self._rows(self._words(texts).strings).features
 
     def tokenize(self, texts: Tensors) -> dict[str, tf.Tensor]:
         """Returns the inputs of the model.
 
         Returns:
-          `num_rows`, int32 [B]; `tokens` and `FEATURES`, [B, R, S], where R is
+          `num_rows`, int32 [B]; `tokens` and `INPUTS`, [B, R, S], where R is
           the largest number of rows: see `rows_by_text`.
         """
         rows = self._rows(self._words(texts).strings)

@@ -69,7 +69,7 @@ def rows_by_text(
 
     Args:
       served: The `Served` model.
-      features: `FEATURES`, int32 [R, S].
+      features: `INPUTS`, int32 [R, S].
       texts: The index of the text of each row, int64 [R], ascending.
       num_texts: The number of texts, B.
 

@@ -19,6 +19,7 @@ from keras import ops
 from bert_tf import metrics
 from bert_tf.config import BertConfig
 from bert_tf.data.batching import Features
+from bert_tf.data.schema import INPUTS
 from bert_tf.modeling import BertModel
 from bert_tf.tasks import features as text_features
 from bert_tf.tasks.encoding import Encoding
@@ -26,8 +27,6 @@ from bert_tf.tasks.task import FineTuningTask
 
 # The first is the pooler's output; the others are of the last layer.
 POOLINGS = ("pooled", "cls", "mean", "max")
-
-INPUTS = ("input_ids", "input_mask", "segment_ids")
 
 # Cosines are multiplied by this before the softmax over a batch, as in
 # sentence-transformers' MultipleNegativesRankingLoss.

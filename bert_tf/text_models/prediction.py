@@ -11,6 +11,7 @@ import numpy as np
 
 from bert_tf.config import positive_integer
 from bert_tf.data.batching import Features
+from bert_tf.data.schema import INPUTS
 from bert_tf.errors import InputError, wrong_value
 from bert_tf.feature_model import FreezableModel
 from bert_tf.pretrained import warn_if_random
@@ -29,9 +30,6 @@ from bert_tf.text_models.inputs import (
     rows_to_predict,
 )
 from bert_tf.text_models.progress import Progress
-
-# The inputs of a model.
-INPUTS = ("input_ids", "input_mask", "segment_ids")
 
 # How many texts of a data set are shuffled and tokenized at a time.
 TEXTS_AT_A_TIME = 10_000

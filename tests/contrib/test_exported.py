@@ -8,9 +8,9 @@ import pytest
 
 from bert_tf.contrib import exported as opening
 from bert_tf.contrib.exported import join_rows, open_export
+from bert_tf.data.schema import INPUTS
 from bert_tf.errors import InputError
 from bert_tf.serving.readme import WEIGHTS
-from bert_tf.serving.served import FEATURES
 from tests.contrib.opened_exports import opened
 from tests.serving import small_exports
 from tests.serving.small_served import LENGTH, NASTY, answer_tokens, tokenize
@@ -154,7 +154,7 @@ def test_answers_as_the_model(monkeypatch):
     exported = open_export(str(path.parent))
     assert exported.card["labels"] == list(small_exports.LABELS)
     assert [*exported.inputs] == ["text_a", "text_b"]
-    assert tuple(exported.token_inputs) == FEATURES
+    assert tuple(exported.token_inputs) == INPUTS
     assert [*exported.numbers] == ["probabilities", "probability"]
     assert [*exported.assets] == ["labels.txt", "vocab.txt"]
     files = [file for file in path.rglob("*") if file.is_file()]
@@ -168,7 +168,7 @@ def test_answers_as_the_model(monkeypatch):
     monkeypatch.setattr(opening, "_TEXTS_AT_A_TIME", 5)
     texts = {"text_a": TEXTS, "text_b": TEXTS[::-1]}
     features, seen = exported.features(texts), tokenize(served, texts)
-    for name in FEATURES:
+    for name in INPUTS:
         np.testing.assert_array_equal(features[name], seen[name])
     assert features["input_ids"].shape == (len(TEXTS), LENGTH)
     expected = answer_tokens(served, features)
@@ -188,5 +188,5 @@ def test_rows_of_long_texts_without_padding():
     counts = seen["num_windows"]
     assert len(set(counts.tolist())) > 1
     is_row = np.arange(counts.max()) < counts[:, np.newaxis]
-    for name in FEATURES:
+    for name in INPUTS:
         np.testing.assert_array_equal(features[name], seen[name][is_row])
