@@ -5,7 +5,7 @@ import numbers
 import os
 from collections.abc import Mapping, Sequence
 from itertools import compress
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import keras
 import numpy as np
@@ -35,7 +35,6 @@ from bert_tf.tasks.classification import (
 from bert_tf.tasks.distillation import IS_LABELED, PREFIX
 from bert_tf.tasks.embedding import flatten
 from bert_tf.tasks.encoding import Encoding
-from bert_tf.tasks.examples import Example
 from bert_tf.tasks.windows import Rows
 from bert_tf.text_models.batches import in_32_bits
 from bert_tf.text_models.inputs import (
@@ -49,12 +48,15 @@ from bert_tf.text_models.inputs import (
     plain,
     plain_row,
 )
-from bert_tf.text_models.label_metrics import (
-    is_right_first,
-    of_logits,
-    reciprocal_ranks,
-)
+from bert_tf.text_models.label_metrics import of_logits
 from bert_tf.text_models.progress import Evaluate, Progress
+from bert_tf.text_models.ranking import (
+    list_encoding,
+    list_features,
+    list_metrics,
+    require_scores,
+    scores_of_lists,
+)
 from bert_tf.text_models.text_model import (
     NAME_THE_CLASSES,
     TextModel,
@@ -129,6 +131,12 @@ class TextClassifier(TextModel):
     model_class = BertClassifier
     # Lists of documents have none.
     _needs_labels = False
+    _recorded: ClassVar[Mapping[str, str]] = {
+        **TextModel._recorded,
+        "is_pair": "is_pair",
+        "doc_stride": "doc_stride",
+        "window_pooling": "window_pooling",
+    }
 
     def __init__(
         self,
@@ -192,12 +200,9 @@ class TextClassifier(TextModel):
         for problem, name in PROBLEM_TYPES.items():
             if name == pretrained.problem_type:
                 recorded["problem"] = problem
-        if pretrained.is_pair is not None:
-            recorded["is_pair"] = pretrained.is_pair
-        # The windows of other models are of questions.
-        if pretrained.window_pooling is not None:
-            recorded["doc_stride"] = pretrained.doc_stride
-            recorded["window_pooling"] = pretrained.window_pooling
+        if pretrained.window_pooling is None:
+            # The windows of other models are of questions.
+            recorded.pop("doc_stride", None)
         return recorded
 
     def compile(
@@ -237,13 +242,7 @@ class TextClassifier(TextModel):
             return super().call(inputs, training=training)
         flat = flatten(inputs)
         logits = super().call(flat, training=training)
-        # Of two labels the log-odds of the last one: `rank` has its sigmoid.
-        scores = logits[:, -1]
-        if self.problem != "regression":
-            scores = scores - logits[:, 0]
-        # Texts have [CLS] and [SEP]; the padding of lists has [CLS] alone.
-        is_missing = ops.sum(flat["input_mask"], axis=-1) == 1
-        return ops.reshape(ops.where(is_missing, -1e9, scores), shape[:-1])
+        return scores_of_lists(logits, flat["input_mask"], shape[:-1])
 
     def _learning_from(self, teacher: Any, *options: Any) -> Any:
         # A teacher is for texts, also if a model was last used with lists.
@@ -366,7 +365,7 @@ class TextClassifier(TextModel):
         Raises:
           InputError: If the model has more labels, or multi_label ones.
         """
-        self._require_scores("rank")
+        require_scores(self.problem, self.labels, "rank")
         pairs = [(query, text) for text in plain(documents)]
         predicted = self.predict(pairs, batch_size, verbose=0)
         scores = [
@@ -376,15 +375,6 @@ class TextClassifier(TextModel):
             for row in predicted
         ]
         return best_texts(np.array(scores), [text for _, text in pairs], top_k)
-
-    def _require_scores(self, name: str) -> None:
-        """Raises InputError unless a pair has a score to rank it by."""
-        has_two = self.problem == "single_label" and len(self.labels) == 2
-        if self.problem != "regression" and not has_two:
-            raise InputError(
-                f"{name} needs a regression or a model with two labels; this "
-                f"is {self.problem} with {len(self.labels)} labels."
-            )
 
     def _takes_pairs(self):
         return self.is_pair
@@ -417,7 +407,9 @@ class TextClassifier(TextModel):
 
     def _features(self, x: Any, y: Any) -> Features:
         if self._lesson is None and y is None:
-            return self._list_features(x)
+            features = list_features(as_lists(x), self._encoding())
+            self.is_pair = True
+            return features
         make = self._text_features
         if self._lesson is not None:
             make = self._partly_labeled_features
@@ -466,40 +458,6 @@ class TextClassifier(TextModel):
             is_labeled = arrays[IS_LABELED].reshape(shape)
             arrays[name] = np.where(is_labeled, values, new[name])
         return features
-
-    def _list_features(self, x: Any) -> Features:
-        """Returns the features of lists of D documents at most, [n, D, S]."""
-        lists = as_lists(x)
-        self._require_scores("A list of documents")
-        if self.doc_stride is not None:
-            raise InputError(
-                "Lists of documents are not read in windows. Load the model "
-                "with doc_stride=None."
-            )
-        examples = [
-            Example(
-                "", query or "", choices=tuple(text or "" for text in texts)
-            )
-            for query, *texts in lists
-        ]
-        encoding = self._list_encoding(len(lists[0]) - 1)
-        features = encoding.features(examples)
-        is_missing = np.equal(np.array(lists, object)[:, 1:], None)
-        # A text without any token might get vectors of NaN.
-        features.arrays["input_mask"][..., 1:][is_missing] = 0
-        targets = np.zeros(is_missing.shape, np.float32)
-        targets[:, 0] = 1
-        features.arrays["label_shares"] = targets
-        self.is_pair = True
-        return features
-
-    def _list_encoding(self, num_documents: int) -> Encoding:
-        return self.make_encoding(
-            Encoding,
-            problem="multiple_choice",
-            labels=(),
-            num_choices=num_documents,
-        )
 
     def _text_features(self, x: Any, y: Any) -> Features:
         shares = None
@@ -554,7 +512,7 @@ class TextClassifier(TextModel):
         kind, encoding = ClassificationTask, self._encoding()
         if self._ranks:
             kind = MultipleChoiceTask
-            encoding = self._list_encoding(0)
+            encoding = list_encoding(encoding, 0)
         names = usual_metrics(self.problem, len(self.labels))
         return kind(self.model.config, encoding, names, **options)
 
@@ -584,11 +542,7 @@ class TextClassifier(TextModel):
 
     def _default_metrics(self):
         if self._ranks:
-            metric = keras.metrics.MeanMetricWrapper
-            return [
-                metric(is_right_first, name="accuracy"),
-                metric(reciprocal_ranks, name="mrr"),
-            ]
+            return list_metrics()
         if self.problem == "single_label":
             return of_logits(["accuracy"], self.problem)
         if self.problem == "multi_label":
@@ -609,9 +563,7 @@ class TextClassifier(TextModel):
             else None,
             "labels": self.labels or None,
             "problem_type": PROBLEM_TYPES[self.problem],
-            "doc_stride": self.doc_stride,
             "window_pooling": self.doc_stride and self.window_pooling,
-            "is_pair": self.is_pair,
         }
 
     def _served(self):
@@ -624,16 +576,6 @@ class TextClassifier(TextModel):
             self.problem,
             self.is_pair,
         )
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "labels": list(self.labels),
-            "problem": self.problem,
-            "is_pair": self.is_pair,
-            "doc_stride": self.doc_stride,
-            "window_pooling": self.window_pooling,
-        }
 
 
 def _labels(

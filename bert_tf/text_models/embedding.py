@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
@@ -30,6 +30,7 @@ from bert_tf.tasks.embedding import (
     flatten,
     number_texts,
     numbers_of,
+    pool,
     unit,
 )
 from bert_tf.tasks.encoding import Encoding, TextEncoding
@@ -46,9 +47,6 @@ from bert_tf.text_models.text_model import TextModel
 
 # How many documents `search` compares at a time.
 _DOCUMENTS = 10_000
-
-# The arguments that checkpoints record, besides the sequence length.
-_RECORDED = ("pooling", "normalize", "prompts", "default_prompt_name")
 
 
 @keras.saving.register_keras_serializable("bert_tf")
@@ -101,6 +99,14 @@ class TextEmbedder(TextModel):
 
     model_class = BertModel
     _needs_labels = False
+    _recorded: ClassVar[Mapping[str, str]] = {
+        **TextModel._recorded,
+        "pooling": "pooling",
+        "normalize": "normalize",
+        "prompts": "prompts",
+        "default_prompt_name": "default_prompt_name",
+        "doc_stride": "doc_stride",
+    }
 
     def __init__(
         self,
@@ -146,22 +152,17 @@ class TextEmbedder(TextModel):
                 f"{listed(pretrained.unsupported_modules)}. "
                 "BertModel.from_pretrained reads the encoder alone."
             )
-        recorded = {name: getattr(pretrained, name) for name in _RECORDED}
-        # The windows of other models are of questions.
-        if pretrained.window_pooling is not None:
-            recorded["doc_stride"] = pretrained.doc_stride
-        return {
-            **super()._recorded_options(pretrained),
-            **{name: x for name, x in recorded.items() if x is not None},
-        }
+        recorded = super()._recorded_options(pretrained)
+        if pretrained.window_pooling is None:
+            # The windows of other models are of questions.
+            recorded.pop("doc_stride", None)
+        return recorded
 
     def _facts(self):
+        pooling = self._encoding().window_pooling
         return {
             **super()._facts(),
-            **{name: getattr(self, name) for name in _RECORDED},
-            "doc_stride": self.doc_stride,
-            "window_pooling": self.doc_stride
-            and self._encoding().window_pooling,
+            "window_pooling": self.doc_stride and pooling,
         }
 
     def _encoding(self) -> Encoding:
@@ -220,7 +221,7 @@ class TextEmbedder(TextModel):
             vectors = windows.pool(
                 vectors, encoding.window_pooling, features.lengths
             )
-            vectors = self._finish(vectors)
+            vectors = self._normalized(vectors)
         return ops.convert_to_numpy(vectors)
 
     def _joined(self, parts):
@@ -339,14 +340,14 @@ class TextEmbedder(TextModel):
         shape = ops.shape(inputs["input_ids"])
         flat = flatten(inputs)
         outputs = self.model(flat, training=training)
-        vectors = self.make_task().row_outputs(flat, outputs)["vector"]
+        vectors = pool(outputs, flat["input_mask"], self.pooling, False)
         if self.doc_stride is None or len(shape) == 3:
-            vectors = self._finish(vectors)
+            vectors = self._normalized(vectors)
         return ops.reshape(vectors, (*shape[:-1], vectors.shape[-1]))
 
-    def _finish(self, vectors: Any):
-        """Returns vectors of texts, normalized if they are to be."""
-        return self.make_task().decode({"vector": vectors})["vector"]
+    def _normalized(self, vectors: Any) -> Any:
+        """Returns vectors of texts, with length 1 if `normalize`."""
+        return unit(vectors) if self.normalize else vectors
 
     def _features(self, x: Any, y: Any) -> Features:
         first, second = _texts(x, 2)
@@ -401,10 +402,6 @@ class TextEmbedder(TextModel):
             else self.make_encoding(TextEncoding)
         )
         return ServedEncoder.of_task(self.model, self.make_task(), encoding)
-
-    def get_config(self):
-        own = {name: getattr(self, name) for name in (*_RECORDED, "doc_stride")}
-        return {**super().get_config(), **own}
 
 
 def _texts(x: Any, count: int) -> list[list[str]]:

@@ -2,7 +2,7 @@
 
 import operator
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
@@ -73,6 +73,13 @@ class QuestionAnswerer(TextModel):
     """
 
     model_class = BertSpanLabeler
+    _recorded: ClassVar[Mapping[str, str]] = {
+        **TextModel._recorded,
+        "doc_stride": "doc_stride",
+        "max_query_length": "max_query_length",
+        "with_negative": "version_2_with_negative",
+    }
+    _default_length = 384
 
     def __init__(
         self,
@@ -101,16 +108,15 @@ class QuestionAnswerer(TextModel):
         # Checks that there is room for the text.
         self._encoding()
 
-    @classmethod
-    def _recorded_options(cls, pretrained):
-        most = pretrained.config.max_position_embeddings
-        recorded = {
-            "max_seq_length": pretrained.max_seq_length or min(384, most),
-            "doc_stride": pretrained.doc_stride,
-            "max_query_length": pretrained.max_query_length,
-            "with_negative": pretrained.version_2_with_negative,
-        }
-        return {name: v for name, v in recorded.items() if v is not None}
+    @property
+    def with_negative(self) -> bool:
+        """Whether questions may have no answer."""
+        return self.rules.with_negative
+
+    @property
+    def max_answer_length(self) -> int:
+        """The largest number of tokens of an answer."""
+        return self.rules.max_answer_length
 
     def _answers(
         self, x: Any, batch_size: int, progress: Progress
@@ -156,7 +162,7 @@ class QuestionAnswerer(TextModel):
     ) -> dict[str, float]:
         scores = official_scores(
             self._answered(self._labelled(x, y), batch_size, progress),
-            self.rules.with_negative,
+            self.with_negative,
         )
         return {name.removeprefix("eval_"): v for name, v in scores.items()}
 
@@ -164,7 +170,7 @@ class QuestionAnswerer(TextModel):
         """Returns questions with answers to train or to evaluate on."""
         questions = _questions(x, y)
         for question in questions:
-            if question.is_impossible and not self.rules.with_negative:
+            if question.is_impossible and not self.with_negative:
                 raise InputError(
                     f"{question.where} has no answer. If questions may have "
                     "none, pass with_negative=True to from_pretrained."
@@ -206,27 +212,10 @@ class QuestionAnswerer(TextModel):
             max_query_length=self.max_query_length,
         )
 
-    def _facts(self):
-        return {
-            **super()._facts(),
-            "doc_stride": self.doc_stride,
-            "max_query_length": self.max_query_length,
-            "version_2_with_negative": self.rules.with_negative,
-        }
-
     def _served(self):
         from bert_tf.serving.question_answering import ServedSpanLabeler
 
         return ServedSpanLabeler(self.model, self._encoding(), self.rules)
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            "doc_stride": self.doc_stride,
-            "max_query_length": self.max_query_length,
-            "with_negative": self.rules.with_negative,
-            "max_answer_length": self.rules.max_answer_length,
-        }
 
 
 def _questions(x: Any, y: Any) -> list[Question]:

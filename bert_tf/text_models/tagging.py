@@ -169,9 +169,6 @@ class TokenTagger(TextModel):
 
         return ServedTagger(self.model, self._encoding())
 
-    def get_config(self):
-        return {**super().get_config(), "labels": list(self.labels)}
-
 
 def _words(text: str) -> list[re.Match]:
     return list(re.finditer(r"\S+", text))

@@ -53,6 +53,13 @@ class TextModel(TrainableTextModel):
 
     # The class of `model`.
     model_class: ClassVar[type[FeatureModel]]
+    # The arguments of the constructor that checkpoints record, with their names
+    # in `Pretrained`. All arguments are attributes.
+    _recorded: ClassVar[Mapping[str, str]] = {
+        "max_seq_length": "max_seq_length"
+    }
+    # The `max_seq_length` of a checkpoint that records none.
+    _default_length: ClassVar[int] = 128
 
     def __init__(
         self,
@@ -128,10 +135,13 @@ class TextModel(TrainableTextModel):
     @classmethod
     def _recorded_options(cls, pretrained: Any) -> dict[str, Any]:
         """Returns the arguments that a checkpoint records."""
-        if pretrained.max_seq_length is None:
-            most = pretrained.config.max_position_embeddings
-            return {"max_seq_length": min(128, most)}
-        return {"max_seq_length": pretrained.max_seq_length}
+        recorded = {
+            name: value
+            for name, fact in cls._recorded.items()
+            if (value := getattr(pretrained, fact)) is not None
+        }
+        most = pretrained.config.max_position_embeddings
+        return {"max_seq_length": min(cls._default_length, most), **recorded}
 
     def __call__(self, inputs, *args, **kwargs):
         # Keras would call strings "keyword arguments".
@@ -150,13 +160,23 @@ class TextModel(TrainableTextModel):
 
     def _facts(self) -> dict[str, Any]:
         """Returns what a saved checkpoint records besides the weights."""
-        return {"max_seq_length": self.max_seq_length}
+        return {
+            fact: getattr(self, name) for name, fact in self._recorded.items()
+        }
 
     def call(self, inputs, training=False):
         """Maps features, int32 [B, S], to logits; used by `fit`."""
         return self.model(inputs, training=training)["logits"]
 
     def get_config(self) -> dict[str, Any]:
+        arguments = {
+            name: getattr(self, name)
+            for name in inspect.signature(type(self)).parameters
+            if name not in ("model", "tokenizer") and hasattr(self, name)
+        }
+        if "labels" in arguments:
+            # JSON has no tuples.
+            arguments["labels"] = list(self.labels)
         return {
             "name": self.name,
             "model": keras.saving.serialize_keras_object(self.model),
@@ -164,6 +184,7 @@ class TextModel(TrainableTextModel):
             "do_lower_case": self.tokenizer.do_lower_case,
             "strip_accents": self.tokenizer.strip_accents,
             "max_seq_length": self.max_seq_length,
+            **arguments,
         }
 
     @classmethod
