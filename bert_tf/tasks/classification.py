@@ -507,9 +507,8 @@ class ClassificationTask(FineTuningTask):
             if len(np.unique(values)) == 1:
                 logging.warning(
                     "%s are NaN: all %d %s are %g, and a correlation with a "
-                    "constant is undefined. eval_results.json has null for "
-                    "them",
-                    ", ".join(f"eval_{name}" for name in self.metrics),
+                    "constant is undefined",
+                    listed(self.metrics),
                     len(values),
                     what,
                     values[0],
@@ -523,8 +522,8 @@ class ClassificationTask(FineTuningTask):
         if num_classes > 1 and len(np.unique(decided)) == 1:
             logging.warning(
                 "All %d examples are predicted to be %r, although their labels "
-                "are of %d classes. Try a lower `learning_rate`, more "
-                "`num_train_epochs`, or another `random_seed`",
+                "are of %d classes. Try a lower `learning_rate`, more epochs, "
+                "or another seed",
                 len(decided),
                 self.labels[decided[0]],
                 num_classes,

@@ -63,22 +63,19 @@ def flatten(inputs: Mapping) -> dict:
     return {name: ops.reshape(inputs[name], (-1, length)) for name in INPUTS}
 
 
-def pool(outputs: Mapping, input_mask: Any, pooling: str, normalize: bool):
+def pool(outputs: Mapping, input_mask: Any, pooling: str):
     """Returns the vectors of texts, float32 [B, H].
 
     Args:
       outputs: The outputs of a `BertModel`.
       input_mask: Integers [B, S].
       pooling: One of `POOLINGS`; see `TextEmbedder`.
-      normalize: Whether vectors have length 1.
     """
     if pooling == "pooled":
-        vectors = ops.cast(outputs["pooled_output"], "float32")
-    else:
-        is_token = ops.cast(input_mask, "bool")[..., None]
-        states = ops.cast(outputs["sequence_output"], "float32")
-        vectors = text_features.POOLINGS[pooling](states, is_token)
-    return unit(vectors) if normalize else vectors
+        return ops.cast(outputs["pooled_output"], "float32")
+    is_token = ops.cast(input_mask, "bool")[..., None]
+    states = ops.cast(outputs["sequence_output"], "float32")
+    return text_features.POOLINGS[pooling](states, is_token)
 
 
 def unit(vectors):
@@ -223,7 +220,7 @@ class EmbeddingTask(FineTuningTask):
     def row_outputs(self, features: Mapping, outputs: Mapping) -> dict:
         """Returns the `vector` of each text or window, float32 [B, H]."""
         mask = features["input_mask"]
-        return {"vector": pool(outputs, mask, self.pooling, False)}
+        return {"vector": pool(outputs, mask, self.pooling)}
 
     def decode(self, outputs: Mapping) -> dict:
         """Returns the `vector` of each text, with length 1 if it is to be."""

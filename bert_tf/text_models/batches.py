@@ -287,14 +287,8 @@ def for_training(
 
     Every epoch has every row once. Its last batch may be smaller; the scripts
     fill it with rows of the next epoch.
-
-    Raises:
-      InputError: If a number is not a positive integer, or `seed` is not an
-        integer of at least 0.
     """
-    positive_integer("epochs", epochs)
-    require_count("seed", seed)
-    size = min(positive_integer("batch_size", batch_size), len(features))
+    size = min(batch_size, len(features))
     batches = [
         rows
         for epoch in range(epochs)

@@ -340,7 +340,7 @@ class TextEmbedder(TextModel):
         shape = ops.shape(inputs["input_ids"])
         flat = flatten(inputs)
         outputs = self.model(flat, training=training)
-        vectors = pool(outputs, flat["input_mask"], self.pooling, False)
+        vectors = pool(outputs, flat["input_mask"], self.pooling)
         if self.doc_stride is None or len(shape) == 3:
             vectors = self._normalized(vectors)
         return ops.reshape(vectors, (*shape[:-1], vectors.shape[-1]))

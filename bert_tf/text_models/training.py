@@ -63,15 +63,16 @@ class TrainableTextModel(PredictingTextModel):
 
     def __init__(self, **kwargs: Any):
         super().__init__(**kwargs)
-        self._peak: float | None = None
-        self._automatic: tuple[str, ...] = ()
+        # That of the default optimizer; None for another one.
+        self._peak_learning_rate: float | None = None
+        # The arguments of `compile` that are "auto".
+        self._auto_arguments: tuple[str, ...] = ()
         self._training_task: FineTuningTask | None = None
         self._class_weights: np.ndarray | None = None
         self._lesson: Lesson | None = None
-        # The variables that the optimizer was built for.
-        self._optimized: list[int] | None = None
-        # Whether the metrics have no variables yet.
-        self._is_new = True
+        # The ids of the variables that the optimizer was built for.
+        self._optimized_variables: list[int] | None = None
+        self._has_metric_variables = False
 
     # What each kind of model defines.
 
@@ -140,19 +141,19 @@ class TrainableTextModel(PredictingTextModel):
           **kwargs: Keras's further arguments.
         """
         arguments = {"optimizer": optimizer, "loss": loss, "metrics": metrics}
-        self._automatic = tuple(
+        self._auto_arguments = tuple(
             name
             for name, value in arguments.items()
             if isinstance(value, str) and value == "auto"
         )
-        self._peak = None
-        if "optimizer" in self._automatic:
+        self._peak_learning_rate = None
+        if "optimizer" in self._auto_arguments:
             if learning_rate is None:
                 learning_rate = LEARNING_RATE
             require_positive("learning_rate", learning_rate)
-            self._peak = float(learning_rate)
+            self._peak_learning_rate = float(learning_rate)
             # `fit` replaces the schedule when it knows the number of steps.
-            schedule = WarmupLinearDecay(self._peak, 1, 0)
+            schedule = WarmupLinearDecay(self._peak_learning_rate, 1, 0)
             with self._scope():
                 optimizer = AdamWeightDecay(schedule, global_clipnorm=CLIP_NORM)
         elif learning_rate is not None:
@@ -162,7 +163,7 @@ class TrainableTextModel(PredictingTextModel):
             )
         if jit_compile is None:
             jit_compile = False if runs_without_xla() else "auto"
-        automatic, configure = self._automatic, super().compile
+        automatic, configure = self._auto_arguments, super().compile
 
         def compile_with(optimizer: Any) -> None:
             configure(
@@ -175,7 +176,7 @@ class TrainableTextModel(PredictingTextModel):
                 jit_compile=jit_compile,
                 **kwargs,
             )
-            self._is_new = True
+            self._has_metric_variables = False
 
         # For `TextClassifier`, whose default metrics depend on the data.
         self._compile_with = compile_with
@@ -185,7 +186,7 @@ class TrainableTextModel(PredictingTextModel):
         self, x=None, y=None, y_pred=None, sample_weight=None, training=True
     ):
         """Returns the loss of a step; with loss="auto" that of the task."""
-        if "loss" not in self._automatic:
+        if "loss" not in self._auto_arguments:
             return super().compute_loss(x, y, y_pred, sample_weight, training)
         task = self._training_task if training else self.make_task()
         losses = task.losses(x, self._outputs_of_task(y_pred))
@@ -280,9 +281,9 @@ class TrainableTextModel(PredictingTextModel):
             )
             require_count("initial_epoch", initial_epoch)
             is_continued = initial_epoch > 0
-            if self._peak is not None:
+            if self._peak_learning_rate is not None:
                 num_steps = len(batches) * epochs
-                self._restart(self._peak, num_steps, is_continued)
+                self._restart(self._peak_learning_rate, num_steps, is_continued)
             self._build_state(batches)
             validation, options = self._validated(held_out, batch_size, options)
             verbose = options.pop("verbose", "auto")
@@ -351,7 +352,7 @@ class TrainableTextModel(PredictingTextModel):
     ) -> Iterator[None]:
         """Sets what the model learns from a teacher, if there is one."""
         if teacher is not None:
-            if "loss" not in self._automatic:
+            if "loss" not in self._auto_arguments:
                 raise InputError("A teacher needs `loss=auto`.")
             self._lesson = Lesson(self, teacher, weight, temperature)
         try:
@@ -487,14 +488,15 @@ class TrainableTextModel(PredictingTextModel):
         optimizer = getattr(self.optimizer, "inner_optimizer", self.optimizer)
         variables = [*map(id, self.trainable_variables)]
         with self._scope():
-            if optimizer.built and variables != self._optimized:
+            if optimizer.built and variables != self._optimized_variables:
                 # Layers were frozen, or thawed.
                 renew_optimizer(self)
             self.optimizer.build(self.trainable_variables)
-            self._optimized = variables
-            if keras.backend.backend() == "tensorflow" and self._is_new:
+            self._optimized_variables = variables
+            is_tensorflow = keras.backend.backend() == "tensorflow"
+            if is_tensorflow and not self._has_metric_variables:
                 self._build_metrics(batches.example())
-                self._is_new = False
+                self._has_metric_variables = True
 
     def _build_metrics(self, example: tuple) -> None:
         """Makes their variables, or the first step would be traced twice."""
@@ -641,16 +643,16 @@ class TrainableTextModel(PredictingTextModel):
         config = super().get_compile_config()
         if config is None:
             return None
-        config |= dict.fromkeys(self._automatic, "auto")
-        if self._peak is not None:
-            config["learning_rate"] = self._peak
+        config |= dict.fromkeys(self._auto_arguments, "auto")
+        if self._peak_learning_rate is not None:
+            config["learning_rate"] = self._peak_learning_rate
         return config
 
     def compile_from_config(self, config: Mapping[str, Any]) -> None:
         """Compiles a loaded model as the saved one was."""
         self.compile(**keras.saving.deserialize_keras_object(dict(config)))
         self.optimizer.build(self.trainable_variables)
-        self._optimized = [*map(id, self.trainable_variables)]
+        self._optimized_variables = [*map(id, self.trainable_variables)]
 
 
 def num_replicas() -> int:
