@@ -20,12 +20,11 @@ from bert_tf.jobs.fine_tuning import Split, Steps, fine_tune
 from bert_tf.jobs.options.classifier import ClassifierConfig
 from bert_tf.jobs.start import Start, resolve
 from bert_tf.jobs.trainings import TrainingResult
-from bert_tf.serving.served import (
-    Served,
+from bert_tf.serving.classification import (
     ServedClassifier,
     ServedMultipleChoice,
-    require_lines,
 )
+from bert_tf.serving.served import Served, require_lines
 from bert_tf.tasks import custom
 from bert_tf.tasks.classification import (
     ClassificationTask,

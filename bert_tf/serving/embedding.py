@@ -94,9 +94,9 @@ class ServedEncoder(ServedWindows):
           strings [B, S], and `num_tokens`, int32 [B]; padding has the token ""
           and zeros.
         """
-        if not self._has_windows:
+        if not self._is_split:
             return self.answer_tokens(self.features(texts))
-        text, features = self._windows(texts)
+        text, features = self.rows(texts)
         width = self.model.config.hidden_size
         vectors = in_batches(
             self._chosen, features, {"vector": tf.zeros([0, width])}

@@ -10,15 +10,15 @@ import keras
 import tensorflow as tf
 
 from bert_tf.errors import wrong_value
-from bert_tf.serving.served import Served
+from bert_tf.serving.served import ServedRows
 from bert_tf.serving.windows import (
     Tensors,
     in_batches,
     max_context,
-    rows_by_text,
     window_ranges,
 )
 from bert_tf.tasks.answers import AnswerRules
+from bert_tf.tasks.question_answering import masked
 from bert_tf.tasks.questions import (
     NUM_SPECIAL_TOKENS,
     ODDS_WITHOUT_SPAN,
@@ -342,7 +342,7 @@ def with_null(answers: NBest, null: tf.Tensor) -> NBest:
 # ---------------------------------------------------------- the exported model
 
 
-class ServedSpanLabeler(Served):
+class ServedSpanLabeler(ServedRows):
     """An exported model that answers questions with a slice of a text.
 
     Texts may have any length: they are split into windows as in
@@ -434,22 +434,10 @@ class ServedSpanLabeler(Served):
             for name in ("start_logits", "end_logits")
         }
 
-    def features(self, texts: Tensors) -> dict[str, tf.Tensor]:
-        """Returns `INPUTS` of all windows in order, int32 [W, S]."""
-        return self._read(texts)[-1]
-
-    def tokenize(self, texts: Tensors) -> dict[str, tf.Tensor]:
-        """Returns the inputs of the model.
-
-        Returns:
-          `num_windows`, int32 [B]; `tokens` and `INPUTS`, [B, W, S], where W
-          is the largest number of windows: see `rows_by_text`.
-        """
-        contexts, windows, features = self._read(texts)
-        num_windows, tensors = rows_by_text(
-            self, features, windows.question, contexts.characters.nrows()
-        )
-        return {"num_windows": num_windows, **tensors}
+    def rows(self, texts: Tensors) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+        """Returns the question of each window, [W], and `INPUTS`, [W, S]."""
+        _, windows, features = self._read(texts)
+        return windows.question, features
 
     def _read(
         self, texts: Tensors
@@ -488,9 +476,9 @@ class ServedSpanLabeler(Served):
         nothing = dict.fromkeys(names, tf.zeros([0, tf.shape(mask)[1]]))
         logits = in_batches(self.answer_tokens, features, nothing)
         start_logits, end_logits = (
-            tf.where(
-                mask > 0,
+            masked(
                 tf.debugging.check_numerics(logits[name], "the model's logits"),
+                mask,
                 _NEVER,
             )
             for name in names

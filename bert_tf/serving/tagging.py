@@ -9,8 +9,8 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
-from bert_tf.serving.served import Served
-from bert_tf.serving.windows import Tensors, in_batches, rows_by_text
+from bert_tf.serving.served import ServedRows
+from bert_tf.serving.windows import Tensors, in_batches
 from bert_tf.tasks.conll import TaggingEncoding
 from bert_tf.tasks.tagging import TaggingTask
 
@@ -80,7 +80,7 @@ def split_words(texts: tf.Tensor) -> Words:
     )
 
 
-class ServedTagger(Served):
+class ServedTagger(ServedRows):
     """An exported model that tags the words of texts.
 
     Words are separated by white space, as in `str.split` of Python: tabs, line
@@ -101,6 +101,7 @@ class ServedTagger(Served):
     """
 
     kind = "tagger"
+    count_name = "num_rows"
 
     def __init__(self, model: keras.Model, encoding: TaggingEncoding):
         super().__init__(model, encoding, encoding.labels)
@@ -164,22 +165,10 @@ class ServedTagger(Served):
             "probabilities": tf.where(is_token, probabilities, 0.0),
         }
 
-    def features(self, texts: Tensors) -> dict[str, tf.Tensor]:
-        """Returns `INPUTS` of the rows of all texts, int32 [R, S]."""
-        return self._rows(self._words(texts).strings).features
-
-    def tokenize(self, texts: Tensors) -> dict[str, tf.Tensor]:
-        """Returns the inputs of the model.
-
-        Returns:
-          `num_rows`, int32 [B]; `tokens` and `INPUTS`, [B, R, S], where R is
-          the largest number of rows: see `rows_by_text`.
-        """
+    def rows(self, texts: Tensors) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+        """Returns the text of each row, [R], and `INPUTS`, [R, S]."""
         rows = self._rows(self._words(texts).strings)
-        num_rows, tensors = rows_by_text(
-            self, rows.features, rows.texts, tf.size(texts["text"])
-        )
-        return {"num_rows": num_rows, **tensors}
+        return rows.texts, rows.features
 
     def _words(self, texts: Tensors) -> Words:
         # String ops only have CPU kernels.

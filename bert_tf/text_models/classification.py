@@ -567,7 +567,7 @@ class TextClassifier(TextModel):
         }
 
     def _served(self):
-        from bert_tf.serving.served import ServedClassifier
+        from bert_tf.serving.classification import ServedClassifier
 
         return ServedClassifier(
             self.model,

@@ -8,6 +8,10 @@ import tempfile
 from bert_tf import heads
 from bert_tf.feature_tagger import BertFeatureTagger
 from bert_tf.modeling import BertModel
+from bert_tf.serving.classification import (
+    ServedClassifier,
+    ServedMultipleChoice,
+)
 from bert_tf.serving.embedding import ServedEncoder
 from bert_tf.serving.export import EXTRA, save
 from bert_tf.serving.question_answering import ServedSpanLabeler
@@ -18,11 +22,7 @@ from bert_tf.serving.readme import (
     to_json,
     write_warm_up,
 )
-from bert_tf.serving.served import (
-    Served,
-    ServedClassifier,
-    ServedMultipleChoice,
-)
+from bert_tf.serving.served import Served
 from bert_tf.serving.tagging import ServedTagger
 from bert_tf.tasks.conll import TaggingEncoding
 from bert_tf.tasks.questions import SpanEncoding

@@ -8,17 +8,17 @@ import pytest
 import tensorflow as tf
 import tensorflow_text  # noqa: F401 (for the op of the tokenizer)
 
+from bert_tf.data.schema import INPUTS
 from bert_tf.errors import InputError
 from bert_tf.heads import BertClassifier, BertMultipleChoice, BertPretrainer
 from bert_tf.modeling import BertModel
-from bert_tf.serving.embedding import ServedEncoder
-from bert_tf.serving.masked_words import ServedMaskedLM
-from bert_tf.serving.served import (
-    FEATURES,
-    Names,
+from bert_tf.serving.classification import (
     ServedClassifier,
     ServedMultipleChoice,
 )
+from bert_tf.serving.embedding import ServedEncoder
+from bert_tf.serving.masked_words import ServedMaskedLM
+from bert_tf.serving.served import Names
 from bert_tf.serving.windows import BATCH_SIZE, in_batches
 from bert_tf.tasks import classification
 from bert_tf.tasks.classification import THRESHOLD
@@ -57,7 +57,7 @@ def features_of(examples, problem="regression", labels=(), num_choices=0):
         num_choices=num_choices,
     )
     batch = encoding.encode(examples).batch
-    return {name: batch[name] for name in FEATURES}
+    return {name: batch[name] for name in INPUTS}
 
 
 def check(served, texts, features, expected):
@@ -78,7 +78,7 @@ def check(served, texts, features, expected):
             # Equal answers would prove nothing.
             assert np.std(values, axis=0).mean() > 0.01
     seen = tokenize(served, texts)
-    for name in FEATURES:
+    for name in INPUTS:
         np.testing.assert_array_equal(seen[name], features[name])
     vocab = np.array([token.encode() for token in VOCAB], object)
     np.testing.assert_array_equal(seen["tokens"], vocab[seen["input_ids"]])
@@ -171,7 +171,7 @@ def test_windows_are_those_of_the_script(is_pair, length, stride):
     assert counts.max() > 9
     assert seen["num_windows"].tolist() == counts.tolist()
     is_window = np.arange(counts.max()) < counts[:, np.newaxis]
-    for name in FEATURES:
+    for name in INPUTS:
         np.testing.assert_array_equal(seen[name][is_window], batch[name])
     nothing = {name: np.empty(0, object) for name in served.inputs}
     assert answer(served, nothing)["score"].shape == (0,)
@@ -249,7 +249,7 @@ def test_embeddings_are_those_of_the_script():
 
 def test_embeddings_are_float32_under_any_policy():
     served = ServedEncoder(BertModel(CONFIG, dtype="bfloat16"), ENCODING)
-    features = {name: tf.ones([2, 3], tf.int32) for name in FEATURES}
+    features = {name: tf.ones([2, 3], tf.int32) for name in INPUTS}
     for values in served.answer_tokens(features).values():
         assert values.dtype == tf.float32
         assert values.shape == (2, CONFIG.hidden_size)
@@ -435,7 +435,7 @@ def test_refuses_a_mask_of_another_shape():
     """TensorFlow's kernels crashed the process for the empty mask."""
     loaded = tf.saved_model.load(str(small_exports.path_of("pairs")))
     for shape in ((0, 0), (2, 4), (3, 5)):
-        features = dict.fromkeys(FEATURES, tf.ones([2, 5], tf.int32))
+        features = dict.fromkeys(INPUTS, tf.ones([2, 5], tf.int32))
         features["input_mask"] = tf.ones(shape, tf.int32)
         with pytest.raises(tf.errors.InvalidArgumentError, match="reshape"):
             loaded.signatures["tokens"](**features)
