@@ -424,11 +424,11 @@ class TextClassifier(TextModel):
         is_labeled = np.array([not is_missing(label) for label in labels])
         if is_labeled.all():
             return self._text_features(x, labels)
-        # `_taught` replaces it.
-        known = {"single_label": 0, "multi_label": [], "regression": 0.0}
-        some = next(compress(labels, is_labeled), known[self.problem])
+        # `_taught` replaces missing labels; any label of the same form will do.
+        of_no_labels = {"single_label": 0, "multi_label": [], "regression": 0.0}
+        filler = next(compress(labels, is_labeled), of_no_labels[self.problem])
         features = self._text_features(
-            x, [some if is_missing(label) else label for label in labels]
+            x, [filler if is_missing(label) else label for label in labels]
         )
         arrays = features.arrays
         arrays[IS_LABELED] = is_labeled[arrays["example_index"]]

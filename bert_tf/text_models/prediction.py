@@ -89,13 +89,12 @@ class PredictingTextModel(FreezableModel, abc.ABC):
         """Returns the answer for each of several texts, which have one row."""
         task, examples = self.make_task(), self.examples(x, None)
 
-        def call(batch: Mapping[str, np.ndarray]) -> Any:
-            outputs = self._outputs_of_task(self._call(batch))
+        def decode(batch: Mapping, outputs: Mapping) -> dict[str, Any]:
             return task.decode(task.row_outputs(batch, outputs))
 
         features = task.encoding.features(examples)
-        rows = self._outputs(features, batch_size, call, progress)
-        return task.answers(stacked(rows), examples)
+        decoded = self._results(features, batch_size, decode, progress)
+        return task.answers(decoded, examples)
 
     def _joined(self, parts: Sequence[Any]) -> Any:
         """Returns the answers of all parts of the texts."""
@@ -200,6 +199,28 @@ class PredictingTextModel(FreezableModel, abc.ABC):
                 )
         return by_row
 
+    def _results(
+        self,
+        features: Features,
+        batch_size: int,
+        compute: Callable[[Mapping, Mapping], dict[str, Any]],
+        progress: Progress,
+    ) -> dict[str, np.ndarray]:
+        """Returns what a task computes for each row, [n, ...] by name.
+
+        Args:
+          features: The rows.
+          batch_size: The number of rows of full length at a time.
+          compute: A method of the task, such as `predictions`: maps a batch of
+            features and the outputs of the model to tensors by name.
+          progress: Runs the model.
+        """
+
+        def call(batch: Mapping[str, np.ndarray]) -> dict[str, Any]:
+            return compute(batch, self._outputs_of_task(self._call(batch)))
+
+        return stacked(self._outputs(features, batch_size, call, progress))
+
     def _task_scores(
         self,
         task: FineTuningTask,
@@ -217,13 +238,10 @@ class PredictingTextModel(FreezableModel, abc.ABC):
           progress: Runs the model.
           *examples: The examples, for a task whose `score` needs them.
         """
-
-        def call(batch: Mapping[str, np.ndarray]) -> Any:
-            outputs = self._outputs_of_task(self._call(batch))
-            return task.predictions(batch, outputs)
-
-        rows = self._outputs(features, batch_size, call, progress)
-        scores = task.score(stacked(rows), *examples)
+        predictions = self._results(
+            features, batch_size, task.predictions, progress
+        )
+        scores = task.score(predictions, *examples)
         return {n.removeprefix("eval_"): score for n, score in scores.items()}
 
     def _call(self, batch: Mapping[str, np.ndarray]) -> Any:

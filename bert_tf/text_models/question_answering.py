@@ -26,7 +26,6 @@ from bert_tf.tasks.questions import (
     Question,
     SpanEncoding,
 )
-from bert_tf.text_models.batches import stacked
 from bert_tf.text_models.inputs import (
     as_columns,
     plain,
@@ -146,12 +145,10 @@ class QuestionAnswerer(TextModel):
     ) -> Any:
         task = self.make_task()
 
-        def call(batch: Mapping[str, np.ndarray]) -> dict:
-            return task.row_outputs(batch, self._call(batch))
-
         def predict(features: Features) -> dict[str, np.ndarray]:
-            rows = self._outputs(features, batch_size, call, progress)
-            return stacked(rows)
+            return self._results(
+                features, batch_size, task.row_outputs, progress
+            )
 
         return answer_questions(
             questions, task.encoding, predict, self.rules, is_quiet=True

@@ -15,7 +15,6 @@ from bert_tf.tasks.conll import (
     TaggingEncoding,
 )
 from bert_tf.tasks.tagging import TaggingTask
-from bert_tf.text_models.batches import stacked
 from bert_tf.text_models.inputs import label_name, plain, plain_row, text_of
 from bert_tf.text_models.progress import Progress
 from bert_tf.text_models.text_model import NAME_THE_CLASSES, TextModel
@@ -107,10 +106,10 @@ class TokenTagger(TextModel):
         task = self.make_task()
         features = task.encoding.features(filled)
 
-        def call(batch: Mapping[str, np.ndarray]) -> Any:
-            return task.decode({"logits": self._call(batch)})
+        def decode(_: Mapping, outputs: Mapping) -> dict[str, Any]:
+            return task.decode(outputs)
 
-        rows = stacked(self._outputs(features, batch_size, call, progress))
+        rows = self._results(features, batch_size, decode, progress)
         length = rows["predicted_ids"].shape[1]
         is_first = features.arrays["label_mask"][:, :length] > 0
         return rows["predicted_ids"][is_first], rows["probabilities"][is_first]
