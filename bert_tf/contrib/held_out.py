@@ -12,6 +12,7 @@ import numpy as np
 
 from bert_tf import metrics
 from bert_tf.data.batching import Features
+from bert_tf.data.schema import INPUTS
 from bert_tf.errors import InputError, wrong_value
 from bert_tf.tasks import answers
 from bert_tf.tasks.answers import AnswerRules
@@ -30,8 +31,6 @@ from bert_tf.tasks.questions import Question, SpanEncoding
 # A model: from features, int32 [n, ..., S], to its outputs for each row.
 Ask = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
 Score = Callable[[Ask], dict[str, float]]
-
-_FEATURES = ("input_ids", "input_mask", "segment_ids")
 
 
 def read_as(data_set: DataSet, path: str) -> list[Example]:
@@ -124,7 +123,7 @@ def score_tags(
     gold = [sentence.tags for sentence in sentences]
 
     def score(ask: Ask) -> dict[str, float]:
-        answer = ask({name: batch[name] for name in _FEATURES})
+        answer = ask({name: batch[name] for name in INPUTS})
         tags = word_tags(
             answer["tag_ids"],
             batch["label_mask"][:, : answer["tag_ids"].shape[1]],
@@ -154,8 +153,7 @@ def score_answers(
     def score(ask: Ask) -> dict[str, float]:
         def predict(windows: Features) -> dict[str, np.ndarray]:
             features = {
-                name: windows.arrays[name].astype(np.int32)
-                for name in _FEATURES
+                name: windows.arrays[name].astype(np.int32) for name in INPUTS
             }
             answer = ask(features)
             length = answer["start_logits"].shape[1]

@@ -119,8 +119,9 @@ class TextClassifier(TextModel):
       max_seq_length: The longest sequence, in tokens with [CLS] and [SEP].
       doc_stride: If given, longer texts become windows of `max_seq_length`
         tokens, which start this many tokens apart. `fit` trains on windows,
-        such that every text has the same weight; `evaluate` and `predict`
-        return scores and answers of texts. By default texts are truncated.
+        such that every text has the same weight in the loss of the labels (a
+        teacher's part counts windows); `evaluate` and `predict` return scores
+        and answers of texts. By default texts are truncated.
       window_pooling: How the logits of windows become those of their text:
         "mean" or "max".
 
