@@ -11,6 +11,7 @@ import keras
 from absl import logging
 
 from bert_tf import files
+from bert_tf.compatibility import Wanted, keeps_head
 from bert_tf.config import BertConfig
 from bert_tf.dense import dense_layers
 from bert_tf.errors import (
@@ -352,30 +353,32 @@ def make_model(
         # As in transformers, for a new head too.
         defaults["dropout"] = pretrained.classifier_dropout
     options = {n: x for n, x in defaults.items() if n in accepted} | options
-    weights, problem_type = pretrained.weights, pretrained.problem_type
-    is_new_head = False
+    wanted = Wanted(head, options.get("bilstm_head"))
+    has_head = True
     if "num_labels" in accepted:
-        num_labels = options.get("num_labels")
-        labels, is_new_head = _choose_labels(
-            pretrained, head, labels, num_labels
+        has_head, wanted = _wanted_classes(
+            pretrained, wanted, labels, options.get("num_labels")
         )
-        if is_new_head:
-            weights, problem_type = without_head(weights), None
-        if num_labels is None:
-            options["num_labels"] = len(labels or ()) or _num_rows(weights)
+        options["num_labels"], labels = wanted.num_outputs, wanted.labels
     elif labels is not None:
         raise InputError(f"{model_class.__name__} has no labels.")
-    else:
-        weights = _of_same_head(head, pretrained)
+    weights, problem_type = pretrained.weights, pretrained.problem_type
+    parts = {*HEADS[head].parts} if head else set()
+    if parts & {"classes", "span"}:
+        has_head &= keeps_head(pretrained, wanted)
+    if not has_head:
+        weights = without_head(weights)
+        if wanted.problem_type != problem_type:
+            problem_type = None
     config = _config_of(pretrained)
     require_sizes(config, weights)
     model = model_class(config, **options)
     variables = _variables(model)
     report = restore(variables, weights, NEW_HEADS)
     _record_random(model, pretrained.path, report)
-    if labels and not is_new_head and pretrained.labels != labels:
+    if labels and has_head and pretrained.labels != labels:
         _reorder(variables, pretrained.labels or labels, labels)
-    activation_fn = None if is_new_head else pretrained.activation_fn
+    activation_fn = pretrained.activation_fn if has_head else None
     model.checkpoint = dataclasses.replace(
         pretrained,
         weights={},
@@ -455,18 +458,19 @@ def _num_rows(weights: Weights) -> int | None:
     return None if shape is None else shape[0]
 
 
-def _choose_labels(
+def _wanted_classes(
     pretrained: Pretrained,
-    head: str | None,
+    wanted: Wanted,
     labels: Sequence[str] | None,
     num_labels: int | None,
-) -> tuple[tuple[str, ...] | None, bool]:
-    """Returns the labels of a model, and whether it needs a new head.
+) -> tuple[bool, Wanted]:
+    """Returns whether there is a head of this kind, and the one to have.
 
-    The head of the checkpoint is kept if it has the same labels, in any order,
-    or if it has as many classes without names, which then get those names.
+    The head of the checkpoint fits if it has the same labels, in any order, or
+    as many classes without names, which then get those names.
     """
-    if labels is not None:
+    given = labels is not None
+    if given:
         labels = require_names(labels)
         if not labels:
             raise wrong_value("labels", "at least one name", labels)
@@ -476,30 +480,26 @@ def _choose_labels(
             )
         num_labels = len(labels)
     num_rows = _num_rows(pretrained.weights)
-    is_ours = num_rows is not None and pretrained.head in (None, head)
+    is_ours = num_rows is not None and pretrained.head in (None, wanted.head)
     if num_labels is None and not is_ours:
         raise InputError(
             f"{pretrained.path} has no head of this kind. Pass labels=[...] or "
             "num_labels for a new head."
         )
-    theirs = pretrained.labels or ()
-    is_numbered = theirs == huggingface.numbered_labels(len(theirs))
-    # Names that classes share do not tell them apart.
-    has_names = not is_numbered and len({*theirs}) == len(theirs)
-    same_size = num_labels in (None, num_rows)
-    if not is_ours or not same_size:
-        return labels, True
-    if labels is None or not has_names:
-        return labels or pretrained.labels, False
-    if {*labels} == {*theirs}:
-        return labels, False
-    logging.warning(
-        "%s has the labels %s: the head for %s is new",
-        pretrained.path,
-        listed(theirs),
-        listed(labels),
+    problem, theirs = None, pretrained.labels
+    if is_ours and num_labels in (None, num_rows):
+        num_labels, labels = num_rows, labels or theirs
+        if {*(labels or ())} == {*(theirs or ())}:
+            problem = pretrained.problem_type
+    is_number = pretrained.problem_type == "regression"
+    if is_ours and is_number and given and len(labels or ()) > 1:
+        problem = "single_label_classification"
+    wanted = dataclasses.replace(
+        wanted, num_outputs=num_labels, labels=labels, problem_type=problem
     )
-    return labels, True
+    # A class without a counterpart has no head that checkpoints have.
+    is_known = wanted.head is not None or pretrained.head is None
+    return num_rows is not None and is_known, wanted
 
 
 def _reorder(
@@ -553,6 +553,25 @@ def tokenizer_arguments(
     }
 
 
+def as_checkpoint(
+    model: keras.Model, tokenizer: Any = None, **facts: Any
+) -> Pretrained:
+    """Returns a model as the checkpoint that `save` writes."""
+    weights = keras_files.ModelWeights(model, model.name)
+    if tokenizer is not None:
+        facts["vocab"] = tuple(tokenizer.vocabulary)
+        facts["do_lower_case"] = tokenizer.do_lower_case
+        follows = tokenizer.strip_accents == tokenizer.do_lower_case
+        facts["strip_accents"] = None if follows else tokenizer.strip_accents
+    return dataclasses.replace(
+        model.checkpoint or Pretrained(model.name, weights),
+        path=model.name,
+        weights=weights,
+        config=model.config,
+        **facts,
+    )
+
+
 def save(
     model: keras.Model,
     folder: str | os.PathLike[str],
@@ -583,24 +602,11 @@ def save(
             "Save it with model.save('NAME.keras')."
         )
     warn_if_random(model)
-    weights = keras_files.ModelWeights(model, model.name)
-    if tokenizer is not None:
-        facts["vocab"] = tuple(tokenizer.vocabulary)
-        facts["do_lower_case"] = tokenizer.do_lower_case
-        follows = tokenizer.strip_accents == tokenizer.do_lower_case
-        facts["strip_accents"] = None if follows else tokenizer.strip_accents
     options = model.get_config()
     if "dropout" in options:
         facts["classifier_dropout"] = options["dropout"]
-    described = dataclasses.replace(
-        model.checkpoint or Pretrained(model.name, weights),
-        path=model.name,
-        weights=weights,
-        config=model.config,
-        head=head,
-        **facts,
-    )
-    planned = conversion.plan(described, _SAVED_FORMATS[format])
+    saved = as_checkpoint(model, tokenizer, head=head, **facts)
+    planned = conversion.plan(saved, _SAVED_FORMATS[format])
     with files.atomic_directory(
         path, may_replace=model_card.is_in
     ) as temporary:

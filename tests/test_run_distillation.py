@@ -281,15 +281,10 @@ def without_head(folder, release):
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"vocab": tuple(sentence_files.VOCAB[::-1])}, "another vocabulary"),
-        ({"do_lower_case": False}, "another casing than the model to train"),
-        ({"strip_accents": False}, "another casing than the model to train"),
         (
             {"labels": ("a", "b")},
             "/teacher: The model's labels are a, b; sst-2 has 0, 1",
         ),
-        ({"head": "choice"}, "its head is choice, not classifier"),
-        ({"problem_type": "regression"}, "its problem type is regression, not"),
         (
             {"activation_fn": "torch.nn.modules.activation.Sigmoid"},
             "/teacher records the activation_fn torch.nn.modules.activation",

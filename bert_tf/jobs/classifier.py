@@ -13,6 +13,7 @@ import numpy as np
 
 import bert_tf.quiet_tensorflow  # noqa: F401
 from bert_tf import command
+from bert_tf.compatibility import require_activation
 from bert_tf.data.batching import Features
 from bert_tf.errors import InputError, wrong_value
 from bert_tf.jobs import settings
@@ -30,7 +31,6 @@ from bert_tf.tasks.classification import (
     ClassificationTask,
     MultipleChoiceTask,
     balanced_class_weights,
-    require_activation,
 )
 from bert_tf.tasks.datasets import DataSet, Source, SplitFile
 from bert_tf.tasks.distillation import IS_LABELED

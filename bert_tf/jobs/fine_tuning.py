@@ -214,7 +214,7 @@ def _prepare(
         [train] = (split for split in splits if split.name == "train")
         num_rows = _count_rows(train, task)
     if isinstance(config, DistillationOptions) and config.teacher:
-        teacher = find_teacher(config, start, task, steps.rename)
+        teacher = find_teacher(config, task, steps.rename)
     if metrics is None:
         metrics = [f"eval_{metric}" for metric in task.metrics]
     tuning = trainings.prepare(config, start, task, metrics, num_rows, teacher)

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from absl import logging
 
+from bert_tf.compatibility import keeps_head
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError, listed, wrong_value
 from bert_tf.interop.checkpoint import Pretrained, require_sizes
@@ -34,7 +35,6 @@ from bert_tf.pretrained import (
     without_head,
 )
 from bert_tf.tasks.encoding import TextEncoding
-from bert_tf.tasks.examples import have_names
 from bert_tf.tokenization.vocabulary_file import load_vocab, require_fit
 from bert_tf.training.weights import Weights
 
@@ -374,9 +374,6 @@ def open_start(
 ) -> Weights:
     """Returns the weights of a checkpoint, with its head if the task fits.
 
-    Training may start from a model of another task, for example RTE from a
-    model of MNLI; its head is dropped.
-
     Args:
       path: The checkpoint, as `open_pretrained` takes it.
       config: The configuration of the model.
@@ -390,47 +387,6 @@ def open_start(
     pretrained = open_pretrained(path)
     compare_configs(config, pretrained)
     weights = pretrained.weights
-    difference = head_difference(pretrained, task, is_trained)
-    if difference is None:
+    if keeps_head(pretrained, task, is_trained):
         return weights
-    if not is_trained:
-        raise InputError(
-            f"{pretrained.path} is a model of another task: {difference}. Name "
-            "another model, or give `do_train`."
-        )
-    if task.head == "encoder":
-        logging.info("The head of %s is not used", pretrained.path)
-    else:
-        logging.warning(
-            "Training a new head, since that of %s is for another task: %s",
-            pretrained.path,
-            difference,
-        )
     return without_head(weights)
-
-
-def head_difference(
-    pretrained: Pretrained, task: Any, is_trained: bool
-) -> str | None:
-    """Returns how the head of a checkpoint differs from the task's, or None.
-
-    The names of labels are compared for training only: otherwise the task has
-    the model's labels, or the user has passed --allow_label_mapping.
-    """
-    shapes = pretrained.weights.shapes
-    shape = shapes.get("output_weights")
-    has_head = shape is not None or "cls/squad/output_weights" in shapes
-    if has_head and pretrained.bilstm_head != task.bilstm_head:
-        return f"it has {'a' if pretrained.bilstm_head else 'no'} BiLSTM"
-    if shape is None:
-        return None
-    for name in ("head", "problem_type"):
-        theirs, ours = getattr(pretrained, name), getattr(task, name)
-        if theirs is not None and theirs != ours:
-            return f"its {name.replace('_', ' ')} is {theirs}, not {ours}"
-    if shape[0] != task.num_outputs:
-        return f"its head has {shape[0]} outputs, not {task.num_outputs}"
-    labels = pretrained.labels or ()
-    if is_trained and have_names(labels) and {*labels} != {*task.labels}:
-        return f"its labels are {listed(labels)}"
-    return None

@@ -17,21 +17,16 @@ from absl import logging
 
 from bert_tf.data import cache
 from bert_tf.data.batching import Features
-from bert_tf.errors import InputError, in_file, wrong_value
 from bert_tf.interop.checkpoint import (
-    HEADS,
     Pretrained,
     require_sizes,
 )
 from bert_tf.jobs.settings import DistillationOptions
-from bert_tf.jobs.start import Start, head_difference
 from bert_tf.pretrained import open_pretrained
-from bert_tf.tasks.classification import require_activation
 from bert_tf.tasks.distillation import (
     DistillationTask,
     TeacherTask,
-    label_order,
-    token_difference,
+    task_of_teacher,
     with_outputs,
 )
 from bert_tf.training.estimator import Estimator, EvaluationData
@@ -90,7 +85,6 @@ class Teacher:
 
 def find_teacher(
     config: DistillationOptions,
-    start: Start,
     task: Any,
     rename: Callable[[_Labels], _Labels] = lambda labels: labels,
 ) -> Teacher | None:
@@ -98,7 +92,6 @@ def find_teacher(
 
     Args:
       config: The options of the job.
-      start: The checkpoint, vocabulary and casing of the student.
       task: The student's `FineTuningTask`.
       rename: Maps the teacher's labels to the spelling of the task.
 
@@ -110,36 +103,10 @@ def find_teacher(
     if path is None or not config.do_train:
         return None
     pretrained = open_pretrained(path)
-    if pretrained.config is None or pretrained.vocab is None:
-        raise in_file(
-            path,
-            "a teacher needs its bert_config.json and its vocab.txt beside the "
-            "checkpoint. Add them.",
-        )
+    teacher_task = task_of_teacher(
+        task, pretrained, f"`teacher={path}`", rename
+    )
     require_sizes(pretrained.config, pretrained.weights)
-    if fault := token_difference(pretrained, start):
-        raise InputError(
-            f"`teacher={path}` has {fault} than the model to train, and texts "
-            "are tokenized once for both. Name another teacher or another "
-            "`init_checkpoint`."
-        )
-    most = pretrained.config.max_position_embeddings
-    if config.max_seq_length > most:
-        raise wrong_value(
-            "`max_seq_length`",
-            f"at most {most}, the max_position_embeddings of the teacher",
-            config.max_seq_length,
-        )
-    teacher_task = TeacherTask(task, pretrained.config, pretrained.bilstm_head)
-    _require_same_task(pretrained, teacher_task, path)
-    if HEADS[task.head].has_labels and task.labels:
-        try:
-            labels = rename(pretrained.labels or ())
-        except InputError as error:
-            raise InputError(f"`teacher={path}`: {error}") from error
-        teacher_task.order = label_order(
-            labels, task.labels, f"`teacher={path}`"
-        )
     weights = pretrained.weights
     blocks = (weights[name].tobytes() for name in sorted(weights.shapes))
     student_task = DistillationTask(
@@ -148,26 +115,3 @@ def find_teacher(
     return Teacher(
         pretrained, teacher_task, cache.checksum(blocks), student_task
     )
-
-
-def _require_same_task(
-    pretrained: Pretrained, task: TeacherTask, path: str
-) -> None:
-    """Raises InputError if a checkpoint is no fine-tuned model of a task."""
-    is_span = task.head == "span"
-    weights_name = "cls/squad/output_weights" if is_span else "output_weights"
-    fault = head_difference(pretrained, task, is_trained=False)
-    if weights_name not in pretrained.weights:
-        fault = "it has no such head"
-    if fault:
-        raise InputError(
-            f"`teacher={path}` is not a fine-tuned model of this task: {fault}."
-        )
-    if task.head == "classifier":
-        require_activation(
-            f"`teacher={path}`",
-            pretrained.activation_fn,
-            task.problem,
-            "Remove it from its config.json to learn from the outputs before "
-            "it.",
-        )

@@ -147,7 +147,7 @@ class Trainings:
         """Returns the `training_data` of `train` for a training set."""
 
         @functools.cache
-        def taught() -> Features:
+        def with_teacher() -> Features:
             """Computes the teacher's outputs once for all trainings."""
             return self.teacher.add_outputs(
                 features,
@@ -157,8 +157,8 @@ class Trainings:
             )
 
         def data_of(estimator: Estimator) -> TrainingData:
-            is_taught = self.teacher and not estimator.is_finished
-            examples = taught() if is_taught else features
+            needs_teacher = self.teacher and not estimator.is_finished
+            examples = with_teacher() if needs_teacher else features
             return training_data(examples, self.padding, estimator.config)
 
         return data_of

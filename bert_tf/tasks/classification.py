@@ -265,18 +265,6 @@ IDENTITY = "torch.nn.modules.linear.Identity"
 SIGMOID = "torch.nn.modules.activation.Sigmoid"
 
 
-def require_activation(
-    path: str, activation_fn: str | None, problem: str, advice: str
-) -> None:
-    """Raises InputError if a problem's answers ignore a recorded activation."""
-    name = (activation_fn or "Identity").split(".")[-1]
-    if name != "Identity" and (name, problem) != ("Sigmoid", "multi_label"):
-        raise InputError(
-            f"{path} records the activation_fn {activation_fn}, which is not "
-            f"applied to the output of {problem}. {advice}"
-        )
-
-
 class ClassificationTask(FineTuningTask):
     """Classification and regression of texts and pairs.
 

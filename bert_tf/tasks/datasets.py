@@ -14,6 +14,7 @@ from typing import Any
 from absl import logging
 
 from bert_tf import files
+from bert_tf.compatibility import have_names
 from bert_tf.data.tables import Columns, read_tsv
 from bert_tf.errors import (
     InputError,
@@ -25,7 +26,6 @@ from bert_tf.errors import (
 from bert_tf.tasks.examples import (
     Example,
     Target,
-    have_names,
     read_examples,
     without_decimals,
 )

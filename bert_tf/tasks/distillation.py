@@ -7,7 +7,7 @@ and become features of the training set.
 
 import copy
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -15,10 +15,10 @@ import numpy as np
 from absl import logging
 from keras import ops
 
+from bert_tf.compatibility import have_names, require_teacher
 from bert_tf.config import BertConfig
 from bert_tf.data.batching import Features
 from bert_tf.errors import InputError, listed
-from bert_tf.tasks.examples import have_names
 from bert_tf.tasks.task import FineTuningTask, sum_of_rows
 
 LOSS = "distillation_loss"
@@ -148,23 +148,33 @@ def _padded(values: np.ndarray, length: int) -> np.ndarray:
     return np.pad(values, [*padding, (0, length - values.shape[-1])])
 
 
-def token_difference(teacher: Any, student: Any) -> str | None:
-    """Returns how a teacher's tokens differ from the student's, or None.
+def task_of_teacher(
+    task: FineTuningTask,
+    teacher: Any,
+    name: str,
+    rename: Callable[[tuple[str, ...]], tuple[str, ...]] = lambda names: names,
+) -> TeacherTask:
+    """Returns the task of a teacher.
 
-    Both have the attributes `vocab`, `do_lower_case` and `strip_accents` of a
-    `TextEncoding`.
+    Args:
+      task: The task of the student.
+      teacher: The checkpoint of the teacher.
+      name: What messages call the teacher.
+      rename: Maps the teacher's labels to the spelling of the task.
+
+    Raises:
+      InputError: The checkpoint is not a fine-tuned model of the same task with
+        the same labels, vocabulary and casing.
     """
-    if teacher.vocab != student.vocab:
-        return "another vocabulary"
-    if teacher.do_lower_case is None:
-        return None  # Unknown, as in most TF1 checkpoints.
-    strips = [
-        x.do_lower_case if x.strip_accents is None else x.strip_accents
-        for x in (teacher, student)
-    ]
-    if teacher.do_lower_case != student.do_lower_case or strips[0] != strips[1]:
-        return "another casing"
-    return None
+    teacher_task = TeacherTask(task, teacher.config, teacher.bilstm_head)
+    require_teacher(teacher, teacher_task, name)
+    if task.labels and task.head in ("classifier", "token"):
+        try:
+            labels = rename(teacher.labels or ())
+        except InputError as error:
+            raise InputError(f"{name}: {error}") from error
+        teacher_task.order = label_order(labels, task.labels, name)
+    return teacher_task
 
 
 def label_order(

@@ -191,11 +191,6 @@ def without_decimals(name: str) -> str:
     return match[1] if match else name
 
 
-def have_names(labels: Iterable[str]) -> bool:
-    """Returns whether the classes have names: not Hugging Face's LABEL_0 ..."""
-    return not all(re.fullmatch(r"LABEL_\d+", label) for label in labels)
-
-
 def read_examples(
     path: str,
     columns: str | tables.Columns,

@@ -11,6 +11,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from bert_tf.compatibility import require_activation, warn_of_problem
 from bert_tf.config import positive_integer
 from bert_tf.data.batching import Features
 from bert_tf.errors import (
@@ -30,7 +31,6 @@ from bert_tf.tasks.classification import (
     MultipleChoiceTask,
     answers,
     probabilities,
-    require_activation,
 )
 from bert_tf.tasks.distillation import IS_LABELED, PREFIX
 from bert_tf.tasks.embedding import flatten
@@ -193,6 +193,7 @@ class TextClassifier(TextModel):
                 'Pass problem="multi_label" for the probability of the '
                 'sigmoid, or problem="regression" for the logit.',
             )
+        warn_of_problem(model.model.checkpoint, PROBLEM_TYPES[model.problem])
         return model
 
     @classmethod
@@ -253,7 +254,7 @@ class TextClassifier(TextModel):
         return super()._learning_from(teacher, *options)
 
     def _training_data(self, data: Part, *options: Any) -> Any:
-        self._choose_objective(not has_labels(data) and self._lesson is None)
+        self._choose_objective(not has_labels(data) and self._teacher is None)
         return super()._training_data(data, *options)
 
     def _choose_objective(self, ranks: bool) -> None:
@@ -407,12 +408,12 @@ class TextClassifier(TextModel):
         }
 
     def _features(self, x: Any, y: Any) -> Features:
-        if self._lesson is None and y is None:
+        if self._teacher is None and y is None:
             features = list_features(as_lists(x), self._encoding())
             self.is_pair = True
             return features
         make = self._text_features
-        if self._lesson is not None:
+        if self._teacher is not None:
             make = self._partly_labeled_features
         features = make(x, y)
         if self.doc_stride is not None:
@@ -425,7 +426,7 @@ class TextClassifier(TextModel):
         is_labeled = np.array([not is_missing(label) for label in labels])
         if is_labeled.all():
             return self._text_features(x, labels)
-        # `_taught` replaces missing labels; any label of the same form will do.
+        # `_with_teacher` replaces missing labels; any label of the same form will do.
         of_no_labels = {"single_label": 0, "multi_label": [], "regression": 0.0}
         filler = next(compress(labels, is_labeled), of_no_labels[self.problem])
         features = self._text_features(
@@ -435,13 +436,13 @@ class TextClassifier(TextModel):
         arrays[IS_LABELED] = is_labeled[arrays["example_index"]]
         return features
 
-    def _taught(self, features: Features) -> Features:
+    def _with_teacher(self, features: Features) -> Features:
         """See `TrainableTextModel`.
 
         The teacher's answers take the place of missing labels. The loss ignores
         them, but Keras's metrics do not.
         """
-        features = super()._taught(features)
+        features = super()._with_teacher(features)
         arrays = features.arrays
         if IS_LABELED not in arrays:
             return features

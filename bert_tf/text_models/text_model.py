@@ -22,6 +22,7 @@ from bert_tf.pretrained import (
 )
 from bert_tf.tasks.encoding import Encoding, TextEncoding
 from bert_tf.text_models.training import TrainableTextModel
+from bert_tf.tokenization.vocabulary_file import load_vocab, require_fit
 from bert_tf.tokenization.wordpiece import FullTokenizer
 from bert_tf.transformer import LORA_TARGETS
 
@@ -128,7 +129,10 @@ class TextModel(TrainableTextModel):
         model = cls.model_class.from_pretrained(path, **options)
         pretrained = model.checkpoint
         arguments = tokenizer_arguments(pretrained)
-        tokenizer = FullTokenizer(arguments.pop("vocabulary"), **arguments)
+        where = f"the vocabulary of {pretrained.path}"
+        tokens, most = arguments.pop("vocabulary"), model.config.vocab_size
+        require_fit(load_vocab(tokens, where), most, where)
+        tokenizer = FullTokenizer(tokens, **arguments)
         defaults = cls._recorded_options(pretrained)
         return cls(model, tokenizer, **{**defaults, **own})
 

@@ -30,6 +30,7 @@ from bert_tf.text_models.batches import (
     runs_without_xla,
     weigh,
 )
+from bert_tf.text_models.distillation import TeacherOutputs, teacher_options
 from bert_tf.text_models.inputs import (
     Part,
     class_weights,
@@ -42,7 +43,6 @@ from bert_tf.text_models.inputs import (
     split_dataset,
     x_y_weights,
 )
-from bert_tf.text_models.lesson import Lesson
 from bert_tf.text_models.prediction import (
     TEXTS_AT_A_TIME,
     PredictingTextModel,
@@ -69,7 +69,7 @@ class TrainableTextModel(PredictingTextModel):
         self._auto_arguments: tuple[str, ...] = ()
         self._training_task: FineTuningTask | None = None
         self._class_weights: np.ndarray | None = None
-        self._lesson: Lesson | None = None
+        self._teacher: TeacherOutputs | None = None
         # The ids of the variables that the optimizer was built for.
         self._optimized_variables: list[int] | None = None
         self._has_metric_variables = False
@@ -213,8 +213,8 @@ class TrainableTextModel(PredictingTextModel):
         seed: int = 0,
         steps_per_epoch: int | None = None,
         teacher: Any = None,
-        distillation_weight: float = 0.9,
-        temperature: float = 2.0,
+        distillation_weight: float | None = None,
+        temperature: float | None = None,
         **options: Any,
     ) -> keras.callbacks.History:
         """Trains the model, as Keras's `fit`.
@@ -253,10 +253,10 @@ class TrainableTextModel(PredictingTextModel):
             teacher; validation ignores them. `TextEmbedder` and
             `MaskedWordPredictor` have no teachers.
           distillation_weight: The share of the teacher in the loss; the rest
-            is that of the labels.
+            is that of the labels. By default 0.9.
           temperature: What all logits are divided by in the teacher's part of
-            the loss: higher values show more of how it ranks the wrong
-            answers.
+            the loss, from 0.1 to 100: higher values show more of how it ranks
+            the wrong answers. By default 2.
           **options: `verbose` and others of Keras's `fit`.
 
         Returns:
@@ -348,17 +348,22 @@ class TrainableTextModel(PredictingTextModel):
 
     @contextlib.contextmanager
     def _learning_from(
-        self, teacher: Any, weight: float, temperature: float
+        self, teacher: Any, weight: float | None, temperature: float | None
     ) -> Iterator[None]:
         """Sets what the model learns from a teacher, if there is one."""
+        options = teacher_options(
+            teacher is not None,
+            distillation_weight=weight,
+            temperature=temperature,
+        )
         if teacher is not None:
             if "loss" not in self._auto_arguments:
                 raise InputError("A teacher needs `loss=auto`.")
-            self._lesson = Lesson(self, teacher, weight, temperature)
+            self._teacher = TeacherOutputs(self, teacher, *options)
         try:
             yield
         finally:
-            self._lesson = None
+            self._teacher = None
 
     def _divided(
         self, data: Part, validation_data: Any, share: float
@@ -395,7 +400,7 @@ class TrainableTextModel(PredictingTextModel):
                 "texts has every text once."
             )
         data = split_dataset(*data, self._needs_labels)
-        features = self._taught(self._weighted_features(*data))
+        features = self._with_teacher(self._weighted_features(*data))
         if isinstance(class_weight, str) and class_weight == "balanced":
             count = len(self._class_names())
             numbers = self._label_ids(features) if count else np.zeros(1, int)
@@ -425,7 +430,8 @@ class TrainableTextModel(PredictingTextModel):
         def parts() -> Iterator[Features]:
             texts = parts_of(*data, self._needs_labels, size)
             return (
-                self._taught(self._weighted_features(*part)) for part in texts
+                self._with_teacher(self._weighted_features(*part))
+                for part in texts
             )
 
         if steps_per_epoch is not None:
@@ -456,15 +462,17 @@ class TrainableTextModel(PredictingTextModel):
             # The compiled step contains them.
             self.train_function = None
         task = self.make_task(**options)
-        if self._lesson is not None:
-            task = self._lesson.task_of(task)
+        if self._teacher is not None:
+            task = self._teacher.task_of(task)
             self.train_function = None
         self._training_task = task
         return functools.partial(self._arguments, task, True)
 
-    def _taught(self, features: Features) -> Features:
+    def _with_teacher(self, features: Features) -> Features:
         """Returns features with the outputs of the teacher, if there is one."""
-        return self._lesson.taught(features) if self._lesson else features
+        if self._teacher is None:
+            return features
+        return self._teacher.added_to(features)
 
     def _arguments(
         self,

@@ -554,12 +554,12 @@ def test_texts_without_labels_have_a_teacher(encoder):
         student = load(encoder, "classifier")
         student.compile()
         with student._learning_from(teacher, weight, 1.0):
-            features = student._taught(student._features(texts, some))
+            features = student._with_teacher(student._features(texts, some))
             call = student._training_arguments(None)
             arrays[weight] = call(features.arrays)[0]
     [scales] = {tuple(x["label_loss_scale"]) for x in arrays.values()}
     assert scales == (2.0,) * 8
-    with refused("The teacher has the labels x and y; the model"):
+    with refused("`teacher` has the labels x and y; the model"):
         other = load(encoder, "classifier", labels=["x", "y"])
         model.fit(texts, teacher=other)
     with refused("`teacher` must be a TextClassifier, or a path"):
@@ -597,7 +597,7 @@ def test_missing_labels_are_not_scored(encoder, problem, doc_stride):
         student.compile(optimizer=keras.optimizers.SGD(0.0))
         # The student is its own teacher, and does not change.
         with student._learning_from(student, 0.5, 1.0):
-            features = student._taught(student._features(texts, labels))
+            features = student._with_teacher(student._features(texts, labels))
             arguments = student._training_arguments(None)
             targets = arguments(features.arrays)[1]
             is_labeled = features.arrays["is_labeled"]

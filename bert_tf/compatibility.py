@@ -1,0 +1,204 @@
+"""Whether a checkpoint fits what is wanted of it: the same for every door.
+
+A checkpoint is a `interop.checkpoint.Pretrained`. What is wanted is a
+`tasks.task.FineTuningTask`, or a `Wanted` where less is known.
+"""
+
+import dataclasses
+import re
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from absl import logging
+
+from bert_tf.errors import InputError, listed
+
+_SPAN_WEIGHTS = "cls/squad/output_weights"
+
+
+@dataclasses.dataclass(frozen=True)
+class Wanted:
+    """The head that a model needs; None for what the checkpoint has.
+
+    Attributes:
+      head: A key of `interop.huggingface_names.HEADS`.
+      bilstm_head: Whether the head is on top of a BiLSTM.
+      problem_type: What the labels of a classifier mean.
+      num_outputs: The number of outputs.
+      labels: The names of the classes.
+    """
+
+    head: str | None
+    bilstm_head: bool | None = None
+    problem_type: str | None = None
+    num_outputs: int | None = None
+    labels: Sequence[str] | None = None
+
+
+def have_names(labels: Collection[str]) -> bool:
+    """Returns whether the classes have names: not Hugging Face's LABEL_0 ..."""
+    return not all(re.fullmatch(r"LABEL_\d+", label) for label in labels)
+
+
+def head_difference(
+    pretrained: Any, wanted: Any, is_trained: bool
+) -> str | None:
+    """Returns how the head of a checkpoint differs from the wanted, or None.
+
+    The names of labels are compared for training only: otherwise the task has
+    the model's labels, or the user has passed --allow_label_mapping.
+    """
+    shapes = pretrained.weights.shapes
+    shape = shapes.get("output_weights")
+    if shape is None and _SPAN_WEIGHTS not in shapes:
+        return None
+    has_bilstm = pretrained.bilstm_head
+    if wanted.bilstm_head not in (None, has_bilstm):
+        return f"it has {'a' if has_bilstm else 'no'} BiLSTM"
+    for name in ("head", "problem_type"):
+        theirs, ours = getattr(pretrained, name), getattr(wanted, name)
+        if None not in (theirs, ours) and theirs != ours:
+            return f"its {name.replace('_', ' ')} is {theirs}, not {ours}"
+    if shape is not None and wanted.num_outputs not in (None, shape[0]):
+        return f"its head has {shape[0]} outputs, not {wanted.num_outputs}"
+    labels = pretrained.labels or ()
+    # Names that classes share do not tell them apart.
+    if not is_trained or len({*labels}) < len(labels) or not have_names(labels):
+        return None
+    if wanted.labels is None or {*labels} == {*wanted.labels}:
+        return None
+    return f"its labels are {listed(labels)}"
+
+
+def keeps_head(pretrained: Any, wanted: Any, is_trained: bool = True) -> bool:
+    """Returns whether a model takes the head of a checkpoint; logs if not.
+
+    Training may start from a model of another task, for example RTE from a
+    model of MNLI; its head is dropped.
+
+    Args:
+      pretrained: The checkpoint.
+      wanted: The head that the model needs.
+      is_trained: Whether a new head can be trained.
+
+    Raises:
+      InputError: The head is that of another task and no new head will be
+        trained.
+    """
+    difference = head_difference(pretrained, wanted, is_trained)
+    if difference is None:
+        return True
+    if not is_trained:
+        raise InputError(
+            f"{pretrained.path} is a model of another task: {difference}. Name "
+            "another model, or give `do_train`."
+        )
+    if wanted.head == "encoder":
+        logging.info("The head of %s is not used", pretrained.path)
+    else:
+        logging.warning(
+            "Training a new head, since that of %s is for another task: %s",
+            pretrained.path,
+            difference,
+        )
+    return False
+
+
+def warn_of_problem(pretrained: Any, problem_type: str) -> None:
+    """Warns if the caller wants other answers of a head than it records."""
+    theirs = pretrained.problem_type
+    # One output may be read as a number or as the logit of one label.
+    if theirs in (None, "regression", problem_type):
+        return
+    if problem_type != "regression":
+        logging.warning(
+            "The head of %s is kept, but its problem type is %s, not %s",
+            *(pretrained.path, theirs, problem_type),
+        )
+
+
+def require_activation(
+    path: str, activation_fn: str | None, problem: str, advice: str
+) -> None:
+    """Raises InputError if a problem's answers ignore a recorded activation."""
+    name = (activation_fn or "Identity").split(".")[-1]
+    if name != "Identity" and (name, problem) != ("Sigmoid", "multi_label"):
+        raise InputError(
+            f"{path} records the activation_fn {activation_fn}, which is not "
+            f"applied to the output of {problem}. {advice}"
+        )
+
+
+def require_teacher(teacher: Any, task: Any, name: str) -> None:
+    """Raises InputError unless a model can be the teacher of another.
+
+    The labels are compared by `tasks.distillation.label_order`.
+
+    Args:
+      teacher: The checkpoint of the teacher.
+      task: The task of the student, with the teacher's `bilstm_head`.
+      name: What messages call the teacher.
+    """
+    if teacher.config is None or teacher.vocab is None:
+        raise InputError(
+            f"{name} needs its bert_config.json and its vocab.txt beside the "
+            "checkpoint. Add them."
+        )
+    if fault := _token_difference(teacher, task.encoding):
+        raise InputError(
+            f"{name} has {fault} than the model to train, and texts are "
+            "tokenized once for both. Name another teacher, or start from "
+            "another checkpoint."
+        )
+    most, length = teacher.config.max_position_embeddings, task.encoding
+    if length.max_seq_length > most:
+        raise InputError(
+            f"`max_seq_length` must be at most {most}, the "
+            "max_position_embeddings of the teacher; got "
+            f"{length.max_seq_length}."
+        )
+    if fault := _missing(teacher, task) or head_difference(
+        teacher, task, is_trained=False
+    ):
+        raise InputError(
+            f"{name} is not a fine-tuned model of this task: {fault}."
+        )
+    if task.head == "classifier":
+        require_activation(
+            name,
+            teacher.activation_fn,
+            task.problem,
+            "Remove it from its config.json to learn from the outputs before "
+            "it.",
+        )
+
+
+def _missing(teacher: Any, task: Any) -> str | None:
+    """Returns what a teacher lacks whose outputs would be random, or None."""
+    shapes = teacher.weights.shapes
+    head = _SPAN_WEIGHTS if task.head == "span" else "output_weights"
+    if head not in shapes:
+        return "it has no such head"
+    pooler = "bert/pooler/dense/kernel"
+    if pooler in shapes or re.match(task.unused_variables, pooler):
+        return None
+    return "it has no pooler"
+
+
+def _token_difference(teacher: Any, student: Any) -> str | None:
+    """Returns how a teacher's tokens differ from the student's, or None.
+
+    Both have the attributes `vocab`, `do_lower_case` and `strip_accents` of a
+    `TextEncoding`.
+    """
+    if tuple(teacher.vocab) != tuple(student.vocab):
+        return "another vocabulary"
+    if teacher.do_lower_case is None:
+        return None  # Unknown, as in most TF1 checkpoints.
+    strips = [
+        x.do_lower_case if x.strip_accents is None else x.strip_accents
+        for x in (teacher, student)
+    ]
+    if teacher.do_lower_case != student.do_lower_case or strips[0] != strips[1]:
+        return "another casing"
+    return None

@@ -1,0 +1,130 @@
+"""The outputs of a teacher, from which a text model learns in `fit`."""
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from bert_tf.compatibility import have_names
+from bert_tf.config import require_number
+from bert_tf.data.batching import Features
+from bert_tf.errors import InputError, wrong_value
+from bert_tf.interop.checkpoint import Pretrained
+from bert_tf.options import number_fault
+from bert_tf.pretrained import as_checkpoint, open_pretrained
+from bert_tf.tasks.distillation import (
+    DistillationTask,
+    task_of_teacher,
+    with_outputs,
+)
+from bert_tf.tasks.task import FineTuningTask
+from bert_tf.text_models.batches import stacked
+from bert_tf.text_models.progress import Progress
+
+# The rows of full length that the teacher computes at a time.
+_BATCH_SIZE = 32
+# The options of `fit`, with their defaults and ranges: those of the scripts.
+_OPTIONS = {
+    "distillation_weight": (0.9, 0.0, 1.0),
+    "temperature": (2.0, 0.1, 100.0),
+}
+
+
+def teacher_options(
+    has_teacher: bool, **given: float | None
+) -> tuple[float, ...]:
+    """Returns the options of a distillation, with their defaults.
+
+    Raises:
+      InputError: An option is not valid, or has no effect.
+    """
+    values = []
+    for name, (default, least, most) in _OPTIONS.items():
+        value = given[name]
+        if value is not None and not has_teacher:
+            raise InputError(
+                f"`{name}` has no effect without `teacher`. Leave it out, or "
+                "give `teacher`."
+            )
+        value = default if value is None else value
+        require_number(f"`{name}`", value, "a finite number", lambda _: True)
+        if fault := number_fault(float(value), least, most):
+            raise InputError(f"`{name}` {fault}.")
+        values.append(value)
+    return tuple(values)
+
+
+class TeacherOutputs:
+    """The outputs of a teacher for the texts that a student learns from.
+
+    Args:
+      student: The text model to train.
+      teacher: A text model of the same class, or the path of its checkpoint.
+      weight: The share of the teacher in the loss.
+      temperature: See `task.divergence`.
+
+    Raises:
+      InputError: The teacher does not fit the student.
+    """
+
+    def __init__(
+        self, student: Any, teacher: Any, weight: float, temperature: float
+    ):
+        task = student.make_task()
+        if not task.has_teachers:
+            name = type(student).__name__
+            raise InputError(f"`fit` of a {name} has no `teacher`.")
+        name = "`teacher`"
+        if isinstance(teacher, (str, os.PathLike)):
+            name = f"`teacher={os.fspath(teacher)}`"
+            checkpoint = open_pretrained(teacher)
+        elif type(teacher) is type(student):
+            checkpoint = _described(teacher)
+        else:
+            expected = f"a {type(student).__name__}, or a path"
+            raise wrong_value("`teacher`", expected, teacher)
+        self._task = task_of_teacher(task, checkpoint, name)
+        if type(teacher) is not type(student):
+            teacher = _opened(student, checkpoint, task, teacher)
+        self._teacher = teacher
+        self._weight = weight
+        self._temperature = temperature
+
+    def task_of(self, task: FineTuningTask) -> Any:
+        """Returns the task of the student, with the teacher's part."""
+        return DistillationTask(task, self._weight, self._temperature)
+
+    def added_to(self, features: Features) -> Features:
+        """Returns the features of rows with the outputs of the teacher."""
+        teacher = self._teacher
+
+        def call(batch: Mapping[str, np.ndarray]) -> Any:
+            outputs = teacher._outputs_of_task(teacher._call(batch))
+            return self._task.predictions(batch, outputs)
+
+        progress = Progress(teacher, "predict")
+        rows = teacher._outputs(features, _BATCH_SIZE, call, progress)
+        return with_outputs(self._task, features, stacked(rows))
+
+
+def _described(teacher: Any) -> Pretrained:
+    """Returns a text model as a checkpoint, to compare it."""
+    task = teacher.make_task()
+    checkpoint = as_checkpoint(teacher.model, teacher.tokenizer, **task.facts())
+    # Whoever made the model has chosen its problem.
+    return dataclasses.replace(checkpoint, activation_fn=None)
+
+
+def _opened(
+    student: Any, checkpoint: Pretrained, task: FineTuningTask, path: Any
+) -> Any:
+    """Returns the text model of a checkpoint that fits the student."""
+    options: dict[str, Any] = {"max_seq_length": student.max_seq_length}
+    if task.head == "classifier":
+        # Of the teacher only the logits count.
+        options["problem"] = student.problem
+    if task.labels and not have_names(checkpoint.labels or ()):
+        options["labels"] = task.labels
+    return type(student).from_pretrained(path, **options)
