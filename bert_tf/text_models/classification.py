@@ -426,7 +426,7 @@ class TextClassifier(TextModel):
         is_labeled = np.array([not is_missing(label) for label in labels])
         if is_labeled.all():
             return self._text_features(x, labels)
-        # `_with_teacher` replaces missing labels; any label of the same form will do.
+        # `_with_teacher` replaces missing labels; any of the same form will do.
         of_no_labels = {"single_label": 0, "multi_label": [], "regression": 0.0}
         filler = next(compress(labels, is_labeled), of_no_labels[self.problem])
         features = self._text_features(
