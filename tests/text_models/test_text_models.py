@@ -19,6 +19,7 @@ from bert_tf.tasks.encoding import Encoding
 from bert_tf.tasks.examples import Example
 from bert_tf.text_models.batches import for_training
 from bert_tf.text_models.inputs import hold_out
+from bert_tf.text_models.prediction import INPUTS as FEATURE_NAMES
 from tests.interop.small_models import CONFIG, VOCAB, refused
 
 pytestmark = pytest.mark.usefixtures("eagerly")
@@ -532,6 +533,23 @@ def test_weights_of_texts_and_classes_in_training(encoder):
     # The mean of the weights of classes is 1 in each batch.
     expected = np.array([0.5 * 3, 1 * 5]) / 0.75
     np.testing.assert_allclose(call(batch)[2], expected, rtol=1e-6)
+
+
+@pytest.mark.graph
+def test_each_training_has_its_own_class_weights(encoder):
+    """A training goes on with the compiled step of the one before."""
+    model = load(encoder, "classifier", dropout=0.0)
+    model.compile(keras.optimizers.SGD(0.1))
+    options = {"batch_size": 2, "epochs": 1, "verbose": 0}
+    found = []
+    for weights in ({"bad": 0.0}, {"good": 0.0}):
+        before = model.predict("a b")["probabilities"]["good"]
+        model.fit(
+            *(["a b"] * 2, ["good", "bad"]), class_weight=weights, **options
+        )
+        after = model.predict("a b")["probabilities"]["good"]
+        found.append(after - before)
+    assert found[0] > 0 > found[1]
 
 
 def test_texts_without_labels_have_a_teacher(encoder):
@@ -1204,6 +1222,37 @@ def test_lora_of_a_text_model(encoder, tmp_path):
     model.merge_lora()
     assert_same(model.predict(TEXTS), answers)
     trained(model, TEXTS, labels, epochs=1)
+
+
+@pytest.mark.graph
+def test_predict_follows_the_variables(encoder, tmp_path):
+    """Its graph is traced again when layers get other variables."""
+    model = load(encoder, "classifier", max_seq_length=7)
+    features = model._features(TEXTS, [0] * len(TEXTS)).arrays
+    inputs = {name: features[name] for name in FEATURE_NAMES}
+    weights = model.model.output_weights
+    weights.assign(ops.convert_to_tensor(weights) * 10)
+    before = []
+
+    def assert_current():
+        logits = model(inputs)
+        answers = [[*x["probabilities"].values()] for x in model.predict(TEXTS)]
+        expected = ops.convert_to_numpy(ops.softmax(logits))
+        np.testing.assert_allclose(answers, expected, rtol=1e-3)
+        # Equal answers would prove nothing.
+        assert all(np.abs(x - answers).max() > 1e-2 for x in before[-1:])
+        before.append(np.array(answers))
+
+    assert_current()
+    model.save_weights(tmp_path / "a.weights.h5")
+    model.enable_lora(2)
+    generator = np.random.default_rng(3)
+    for variable in model.model.bert.trainable_variables:
+        variable.assign(generator.normal(size=variable.shape))
+    assert_current()
+    model.merge_lora()
+    model.load_weights(tmp_path / "a.weights.h5")
+    assert_current()
 
 
 def test_lora_of_a_model_without_a_pooler(encoder, tmp_path):
