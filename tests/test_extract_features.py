@@ -32,7 +32,7 @@ TOKENS = {
     **{"a " * n: None for n in range(2, 9)},
     "c ||| d": "c [SEP] d",
 }
-FLAGS = {"max_seq_length": S, "batch_size": 3}
+FLAGS = {"max_seq_length": S, "batch_size": 7}
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ from bert_tf.training import distribution
 from bert_tf.variables import checkpoint_variables
 from tests.training import toy_task
 
-pytestmark = pytest.mark.usefixtures("eagerly")
+pytestmark = pytest.mark.usefixtures("eager_fixtures", "eagerly")
 
 SLOTS = ("/adam_m", "/adam_v")
 
@@ -126,7 +126,6 @@ def test_predictions_without_the_flag(source, done, copy, run, tmp_path):
     assert_same_answers(folder, done)
 
 
-@pytest.mark.graph
 def test_a_run_resumes_bit_for_bit(done, copy, run):
     (copy / "model.ckpt-6.index").unlink()
     shutil.rmtree(copy / "release")

@@ -28,7 +28,7 @@ from bert_tf.variables import checkpoint_variables
 from tests.serving.small_served import random_weights
 from tests.training import toy_task
 
-pytestmark = pytest.mark.usefixtures("eagerly")
+pytestmark = pytest.mark.usefixtures("eager_fixtures", "eagerly")
 
 COUNTS = {"train": 11, "dev": 9, "test": 7}
 LENGTH, STRIDE = 11, 4
@@ -143,7 +143,6 @@ def test_scores_are_of_texts(given, done):
     assert scores["eval_loss"] == pytest.approx(expected["loss"], rel=1e-4)
 
 
-@pytest.mark.graph
 def test_an_interrupted_run_resumes_bit_for_bit(given, done, tmp_path):
     copy = shutil.copytree(done, tmp_path / "copy")
     steps = int(results(done)["global_step"])

@@ -87,7 +87,11 @@ TEXTS = {
 }
 
 
-@pytest.mark.parametrize("kind", TEXTS)
+@pytest.mark.parametrize(
+    "kind",
+    # Which model answers makes no difference to the program.
+    ["pairs", "tags", pytest.param("answers", marks=pytest.mark.slow)],
+)
 def test_a_request_is_answered_as_alone(open_model, kind):
     """Requests that arrive together are one call of the export."""
     model = open_model(kind)

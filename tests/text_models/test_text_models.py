@@ -522,7 +522,8 @@ def test_weights_of_texts_and_classes_in_training(encoder):
         model,
         texts,
         labels,
-        epochs=15,
+        epochs=20,
+        batch_size=16,
         sample_weight=[1, 2, 1, 1] * 4,
         class_weight={"good": 0.1},
     )
@@ -554,11 +555,12 @@ def test_each_training_has_its_own_class_weights(encoder):
 
 def test_texts_without_labels_have_a_teacher(encoder):
     model, teacher = (load(encoder, "classifier") for _ in range(2))
-    trained(teacher, ["a b", "c d"] * 4, ["good", "bad"] * 4, epochs=10)
+    at_once = {"batch_size": 8}
+    labels = ["good", "bad"] * 4
+    trained(teacher, ["a b", "c d"] * 4, labels, epochs=10, **at_once)
     texts = ["a b", "c d", "a c", "b d"] * 2
-    loss = trained(
-        *(model, texts), teacher=teacher, distillation_weight=1.0, epochs=20
-    ).history["loss"]
+    options = {"teacher": teacher, "distillation_weight": 1.0, **at_once}
+    loss = trained(model, texts, epochs=15, **options).history["loss"]
     assert loss[-1] < loss[0] / 2
     found = [row["label"] for row in model.predict(texts)]
     assert found == [row["label"] for row in teacher.predict(texts)]
@@ -724,17 +726,17 @@ def test_training_in_two_parts(encoder, name):
     if name == "masked words":
         labels, own = None, {}
     models = [load(encoder, name, **own) for _ in range(2)]
-    trained(models[0], texts, labels, epochs=4)
+    trained(models[0], texts, labels, epochs=2)
     models[1].compile(learning_rate=3e-3)
-    options = {"batch_size": 4, "verbose": 0, "epochs": 4}
+    options = {"batch_size": 4, "verbose": 0, "epochs": 2}
     stop = keras.callbacks.LambdaCallback(
         on_epoch_end=lambda epoch, _: setattr(
-            models[1], "stop_training", epoch == 1
+            models[1], "stop_training", epoch == 0
         )
     )
     models[1].fit(texts, labels, callbacks=[stop], **options)
-    models[1].fit(texts, labels, initial_epoch=2, **options)
-    assert int(models[1].optimizer.iterations) == 12
+    models[1].fit(texts, labels, initial_epoch=1, **options)
+    assert int(models[1].optimizer.iterations) == 6
     for ours, theirs in zip(
         *(m.trainable_variables for m in models), strict=True
     ):
@@ -868,10 +870,9 @@ def test_a_tf_data_set(encoder, batched):
     assert model.is_pair
     for name, texts in (("masked words", pairs[0]), ("embedder", (pairs,))):
         data = tf.data.Dataset.from_tensor_slices(texts)
-        scores = load(encoder, name).evaluate(
-            data.batch(2) if batched else data, verbose=0
-        )
-        expected = load(encoder, name).evaluate(
+        other = load(encoder, name)
+        scores = other.evaluate(data.batch(2) if batched else data, verbose=0)
+        expected = other.evaluate(
             texts if name == "masked words" else pairs, verbose=0
         )
         assert scores == expected
@@ -939,20 +940,21 @@ def test_wrong_parameters_and_targets(encoder):
         load(encoder, "embedder", pooling="sum")
     with refused("text 0 has 2 words, but 1 tags"):
         load(encoder, "tagger").fit(["a b"], [["O"]])
+    answerer = load(encoder, "questions")
     with refused("question 0: the text does not contain 'z'"):
-        load(encoder, "questions").fit([("a", "b c")], ["z"])
+        answerer.fit([("a", "b c")], ["z"])
     with refused("question 0: at character 1 the text has ' ', not 'b'"):
-        load(encoder, "questions").fit([("a", "b c")], [("b", 1)])
+        answerer.fit([("a", "b c")], [("b", 1)])
     with refused("question 0: the text does not contain 'z'"):
-        load(encoder, "questions").fit([("a", "b c")], [("z", 1)])
+        answerer.fit([("a", "b c")], [("z", 1)])
     with refused("question 0: at character -1 the text has"):
-        load(encoder, "questions").fit([("a", "b c")], [("b", -1)])
+        answerer.fit([("a", "b c")], [("b", -1)])
     with refused("^`max_seq_length` must .* with `max_query_length=17`, to"):
         load(encoder, "questions", max_query_length=17)
     with refused("doc_stride must be a positive integer; got 0"):
         load(encoder, "questions", doc_stride=0)
     with refused("pass pairs of strings"):
-        load(encoder, "questions").predict(["a"])
+        answerer.predict(["a"])
 
 
 def test_wrong_options_of_fit(encoder):
