@@ -106,7 +106,10 @@ def test_the_adapters_load_on_the_initial_checkpoint(start, done):
     assert_same({n: v.numpy() for n, v in found.items()}, expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("source", ["folder", "release", "checkpoint"])
+@pytest.mark.parametrize(
+    "source",
+    ["folder", "checkpoint", pytest.param("release", marks=pytest.mark.slow)],
+)
 def test_predictions_without_the_flag(source, done, copy, run, tmp_path):
     """From training checkpoints, whose adapters are merged, and the release."""
     options = {**ANSWERS, "lora_rank": None, "lora_alpha": None}

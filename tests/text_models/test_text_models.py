@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import json
 
@@ -93,6 +94,12 @@ def load(encoder, kind, **options):
     return text_model.from_pretrained(encoder, **{**own, **options})
 
 
+@functools.cache
+def unchanged(encoder, kind):
+    """A model that no test trains or changes."""
+    return load(encoder, kind)
+
+
 def values(answers):
     """All numbers of answers, and everything else as text."""
     if isinstance(answers, np.ndarray):
@@ -137,14 +144,14 @@ def test_saved_and_loaded(encoder, kind, tmp_path):
 
 
 def test_one_text_gives_one_answer(encoder, kind):
-    model = load(encoder, kind)
+    model = unchanged(encoder, kind)
     several = model.predict(INPUTS[kind][:1])
     assert_same(model.predict(INPUTS[kind][0]), several[0])
 
 
 @pytest.mark.graph
 def test_answers_do_not_depend_on_the_batch(encoder, kind):
-    model = load(encoder, kind)
+    model = unchanged(encoder, kind)
     options = {} if kind == "masked words" else {"batch_size": 1}
     assert_same(
         model.predict(INPUTS[kind][::-1], **options),
@@ -235,8 +242,9 @@ def test_windows_of_a_classifier(encoder):
         load(encoder, "windows", window_pooling="sum")
 
 
-@pytest.mark.parametrize("pooling", ["mean", "max", "cls"])
-@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize(
+    ("pooling", "normalize"), [("mean", True), ("max", False), ("cls", True)]
+)
 def test_windows_of_an_embedder(encoder, pooling, normalize):
     """Their vectors are pooled before they are normalized."""
     options = {"pooling": pooling, "max_seq_length": 5}
@@ -597,9 +605,18 @@ def test_texts_without_labels_have_a_teacher(encoder):
 
 
 @pytest.mark.parametrize(
-    "problem", ["single_label", "multi_label", "regression"]
+    ("problem", "doc_stride"),
+    [
+        *(("single_label", 3), ("multi_label", None), ("regression", 3)),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                *(("single_label", None), ("multi_label", 3)),
+                ("regression", None),
+            )
+        ),
+    ],
 )
-@pytest.mark.parametrize("doc_stride", [None, 3])
 def test_missing_labels_are_not_scored(encoder, problem, doc_stride):
     """Metrics compare with the teacher's answers, validation ignores them."""
     options = {"problem": problem, "doc_stride": doc_stride}
@@ -719,7 +736,10 @@ def test_validation_split_and_weights(encoder):
     assert history.history["val_loss"][0] > 0
 
 
-@pytest.mark.parametrize("name", ["classifier", "masked words"])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param("classifier", marks=pytest.mark.slow), "masked words"],
+)
 def test_training_in_two_parts(encoder, name):
     texts, labels = ["a b", "c d", "e"] * 4, [0, 1, 1] * 4
     own = {"dropout": 0.0}
@@ -858,7 +878,9 @@ def test_texts_in_other_forms(encoder):
 
 
 @pytest.mark.skipif(not ON_TENSORFLOW, reason="tf.data")
-@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize(
+    "batched", [pytest.param(False, marks=pytest.mark.slow), True]
+)
 def test_a_tf_data_set(encoder, batched):
     import tensorflow as tf
 
@@ -923,7 +945,7 @@ def test_wrong_inputs(encoder):
 
 
 def test_a_text_model_is_not_called_on_texts(encoder, kind):
-    model = load(encoder, kind)
+    model = unchanged(encoder, kind)
     for x in ("a", ["a"], ("a", "b"), np.array(["a"]), None):
         with refused(r"takes a dict of features.* For texts, call predict\.$"):
             model(x)
@@ -1223,7 +1245,6 @@ def test_lora_of_a_text_model(encoder, tmp_path):
     assert_same(merged.predict(TEXTS), answers)
     model.merge_lora()
     assert_same(model.predict(TEXTS), answers)
-    trained(model, TEXTS, labels, epochs=1)
 
 
 @pytest.mark.graph
