@@ -102,8 +102,9 @@ def eagerly(request):
     test with --graphs, in `.ci/release`. So have fixtures of modules.
     """
     marks = {mark.name for mark in request.node.iter_markers()}
-    in_graphs = request.config.getoption("graphs") or marks & {"graph", "slow"}
-    with _functions_run_eagerly(not in_graphs):
+    is_slow = "slow" in marks and "eager_fixtures" not in request.fixturenames
+    in_graphs = request.config.getoption("graphs") or "graph" in marks
+    with _functions_run_eagerly(not (in_graphs or is_slow)):
         yield
 
 
@@ -111,7 +112,8 @@ def eagerly(request):
 def eager_fixtures(request):
     """The same for the fixtures of a module that come after this one.
 
-    For tests that compare bit for bit with a run of such a fixture.
+    For tests that compare bit for bit with a run of such a fixture; those that
+    are slow then need --graphs for graphs.
     """
     with _functions_run_eagerly(not request.config.getoption("graphs")):
         yield

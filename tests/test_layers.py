@@ -202,7 +202,9 @@ def run_litert(path, words):
     ("name", "format", "run"),
     [
         ("model.onnx", "onnx", run_onnx),
-        ("model.tflite", "litert", run_litert),
+        pytest.param(
+            *("model.tflite", "litert", run_litert), marks=pytest.mark.slow
+        ),
     ],
 )
 def test_other_formats(tmp_path, name, format, run):

@@ -90,7 +90,13 @@ TEXTS = {
 @pytest.mark.parametrize(
     "kind",
     # Which model answers makes no difference to the program.
-    ["pairs", "tags", pytest.param("answers", marks=pytest.mark.slow)],
+    [
+        "tags",
+        *(
+            pytest.param(kind, marks=pytest.mark.slow)
+            for kind in ("pairs", "answers")
+        ),
+    ],
 )
 def test_a_request_is_answered_as_alone(open_model, kind):
     """Requests that arrive together are one call of the export."""

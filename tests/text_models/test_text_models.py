@@ -63,7 +63,16 @@ INPUTS = {
 }
 
 
-@pytest.fixture(scope="module", params=MODELS)
+@pytest.fixture(
+    scope="module",
+    params=[
+        # test_windows_of_an_embedder has their numbers.
+        pytest.param(
+            name, marks=[pytest.mark.slow] * (name == "vectors of windows")
+        )
+        for name in MODELS
+    ],
+)
 def kind(request):
     return request.param
 
