@@ -119,6 +119,7 @@ def test_saved_and_loaded(trained, tmp_path):
         np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
+@pytest.mark.graph
 def test_an_export_answers_what_predict_answers(trained, tmp_path):
     model, _ = trained
     served = tf.saved_model.load(model.export(tmp_path / "export"))

@@ -117,7 +117,7 @@ def test_classes_are_those_of_the_script(problem, is_pair):
     labels = () if problem == "regression" else LABELS
     model = random_weights(BertClassifier(CONFIG, max(1, len(labels))))
     served = ServedClassifier(model, ENCODING, labels, problem, is_pair)
-    rows = [*itertools.product(NASTY, repeat=1 + is_pair)][:: 1 + 4 * is_pair]
+    rows = [*itertools.product(NASTY, repeat=1 + is_pair)][:: 1 + 6 * is_pair]
     examples = [
         Example(str(number), *map(text_of, row))
         for number, row in enumerate(rows)

@@ -336,13 +336,15 @@ class WithLargeGradients(toy_task.ToyTask):
         return losses
 
 
+# Toy tasks have the other tests of float16.
+@slow
 @pytest.mark.parametrize(
     "options",
     [
         {},
-        pytest.param({"replicas": 2, "micro_batches": 2}, marks=slow),
-        pytest.param({"jit_compile": True}, marks=slow),
-        pytest.param({"jit_compile_passes": True}, marks=slow),
+        {"replicas": 2, "micro_batches": 2},
+        {"jit_compile": True},
+        {"jit_compile_passes": True},
     ],
     ids=str,
 )
