@@ -136,13 +136,8 @@ def assert_exported(folder, model) -> None:
             assert len(np.unique(got[name], axis=0)) > 1 or batch == 1
 
 
-@pytest.mark.parametrize(
-    "model_class",
-    [
-        BertMultipleChoice,
-        pytest.param(BertFeatureTagger, marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("model_class", [BertMultipleChoice, BertFeatureTagger])
 def test_exported_models_take_ids(model_class, tmp_path):
     model = make(model_class, dtype="mixed_bfloat16")
     model.export(tmp_path / "export", verbose=False)

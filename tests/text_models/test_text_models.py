@@ -158,7 +158,6 @@ def test_one_text_gives_one_answer(encoder, kind):
     assert_same(model.predict(INPUTS[kind][0]), several[0])
 
 
-@pytest.mark.graph
 def test_answers_do_not_depend_on_the_batch(encoder, kind):
     model = unchanged(encoder, kind)
     options = {} if kind == "masked words" else {"batch_size": 1}
