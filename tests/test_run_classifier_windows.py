@@ -144,6 +144,7 @@ def test_scores_are_of_texts(given, done):
     assert scores["eval_loss"] == pytest.approx(expected["loss"], rel=1e-4)
 
 
+# tests/test_run_classifier.py has both without windows.
 @pytest.mark.slow
 def test_an_interrupted_run_resumes_bit_for_bit(given, done, tmp_path):
     copy = shutil.copytree(done, tmp_path / "copy")

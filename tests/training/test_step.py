@@ -336,7 +336,7 @@ class WithLargeGradients(toy_task.ToyTask):
         return losses
 
 
-# Toy tasks have the other tests of float16.
+# The tests of float16 below have toy tasks.
 @slow
 @pytest.mark.parametrize(
     "options",
