@@ -13,6 +13,7 @@ from keras import ops
 
 import bert_tf
 from bert_tf import metrics
+from bert_tf.data.schema import INPUTS as FEATURE_NAMES
 from bert_tf.errors import InputError
 from bert_tf.tasks.conll import to_iob2
 from bert_tf.tasks.embedding import pair_losses
@@ -20,7 +21,6 @@ from bert_tf.tasks.encoding import Encoding
 from bert_tf.tasks.examples import Example
 from bert_tf.text_models.batches import for_training
 from bert_tf.text_models.inputs import hold_out
-from bert_tf.text_models.prediction import INPUTS as FEATURE_NAMES
 from tests.interop.small_models import CONFIG, VOCAB, refused
 
 pytestmark = pytest.mark.usefixtures("eagerly")
