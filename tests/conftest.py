@@ -1,5 +1,6 @@
 """What every test may count on: two CPU devices, quiet logs, real data."""
 
+import contextlib
 import gc
 import importlib
 import os
@@ -78,27 +79,44 @@ def pytest_addoption(parser):
     )
 
 
+@contextlib.contextmanager
+def _functions_run_eagerly(value: bool):
+    """Sets whether TensorFlow's functions run as Python, if it is there."""
+    if os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
+        yield
+        return
+    import tensorflow as tf
+
+    before = tf.config.functions_run_eagerly()
+    tf.config.run_functions_eagerly(value)
+    yield
+    tf.config.run_functions_eagerly(before)
+
+
 @pytest.fixture
 def eagerly(request):
     """Runs TensorFlow's functions as Python, on other backends nothing new.
 
     To trace and optimize a graph takes longer than a few steps of a small
     model. Tests marked `graph` or `slow` have graphs all the same, as has every
-    test with --graphs, in `.ci/release`.
+    test with --graphs, in `.ci/release`. So have fixtures of modules.
     """
     marks = {mark.name for mark in request.node.iter_markers()}
-    if (
-        os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow"
-        or request.config.getoption("graphs")
-        or marks & {"graph", "slow"}
-    ):
+    is_slow = "slow" in marks and "eager_fixtures" not in request.fixturenames
+    in_graphs = request.config.getoption("graphs") or "graph" in marks
+    with _functions_run_eagerly(not (in_graphs or is_slow)):
         yield
-        return
-    import tensorflow as tf
 
-    tf.config.run_functions_eagerly(True)
-    yield
-    tf.config.run_functions_eagerly(False)
+
+@pytest.fixture(scope="module")
+def eager_fixtures(request):
+    """The same for the fixtures of a module that come after this one.
+
+    For tests that compare bit for bit with a run of such a fixture; those that
+    are slow then need --graphs for graphs.
+    """
+    with _functions_run_eagerly(not request.config.getoption("graphs")):
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -22,8 +22,10 @@ from bert_tf.jobs.fine_tuning import Split, fine_tune
 from bert_tf.jobs.settings import FineTuningOptions
 from bert_tf.jobs.start import resolve
 
+pytestmark = pytest.mark.usefixtures("eager_fixtures", "eagerly")
+
 LENGTH = 20
-TRAINING = {"epochs": 3, "batch_size": 4, "seed": 7}
+TRAINING = {"epochs": 2, "batch_size": 4, "seed": 7}
 TEXTS = [" ".join(sentence_files.VOCAB[n + 5 : 2 * n + 6]) for n in range(12)]
 NUMBERS = [0.25 * len(text.split()) for text in TEXTS]
 
@@ -117,6 +119,7 @@ def test_saved_and_loaded(trained, tmp_path):
         np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
+@pytest.mark.graph
 def test_an_export_answers_what_predict_answers(trained, tmp_path):
     model, _ = trained
     served = tf.saved_model.load(model.export(tmp_path / "export"))

@@ -78,8 +78,11 @@ def test_scikit_learn_features():
 @pytest.mark.parametrize(
     ("script", "flag"),
     [
-        ("scikit_learn_features.py", "--init_checkpoint"),
         ("demo.py", "--folder"),
+        pytest.param(
+            *("scikit_learn_features.py", "--init_checkpoint"),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_wrong_path_is_one_line(script, flag, tmp_path):

@@ -20,7 +20,7 @@ from bert_tf.variables import checkpoint_variables
 
 pytestmark = pytest.mark.usefixtures("eagerly")
 
-LAYERS, H, S = 5, 6, 13
+LAYERS, H, S = 4, 6, 13
 CONFIG = small_release.config_of(num_hidden_layers=LAYERS)
 # Each line with its tokens; None where they are the words.
 TOKENS = {
@@ -32,7 +32,7 @@ TOKENS = {
     **{"a " * n: None for n in range(2, 9)},
     "c ||| d": "c [SEP] d",
 }
-FLAGS = {"max_seq_length": S, "batch_size": 3}
+FLAGS = {"max_seq_length": S, "batch_size": 7}
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +169,12 @@ def test_npz_of_layers_by_name(arrays, expected):
 
 
 @pytest.mark.parametrize(
-    ("pooling", "by_hand"), [("mean", np.mean), ("max", np.max)]
+    ("pooling", "by_hand"),
+    [
+        ("mean", np.mean),
+        # tests/tasks/test_text_features.py has all poolings.
+        pytest.param("max", np.max, marks=pytest.mark.slow),
+    ],
 )
 def test_pooled_vectors(arrays, expected, pooling, by_hand):
     found = arrays(layers="-2", pooling=pooling)["-2"]
@@ -232,7 +237,10 @@ def test_two_workers_write_one_file(layouts, release, expected, tmp_path):
     assert written == {"output", "worker0.log", "worker1.log"}
 
 
-@pytest.mark.parametrize("write", [google.write, huggingface.write])
+@pytest.mark.parametrize(
+    "write",
+    [google.write, pytest.param(huggingface.write, marks=pytest.mark.slow)],
+)
 def test_checkpoints_record_their_casing(extract, release, tmp_path, write):
     folder = tmp_path / "cased"
     folder.mkdir()
@@ -247,7 +255,7 @@ def test_checkpoints_record_their_casing(extract, release, tmp_path, write):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"layers": "5"}, "from -5 to 4"),
+        ({"layers": "5"}, "from -4 to 3"),
         ({"layers": "lats"}, "'lats'"),
         ({"max_seq_length": S + 1}, "--max_seq_length must be at most 13"),
         ({"input_file": "EMPTY"}, "there is no text"),

@@ -116,7 +116,14 @@ def test_too_long_a_sequence(model_class):
             use()
 
 
-@pytest.mark.parametrize("model_class", small_bert.MODELS)
+@pytest.mark.parametrize(
+    "model_class",
+    [
+        # The others draw their masks as these do.
+        pytest.param(kind, marks=[pytest.mark.slow] * (number > 1))
+        for number, kind in enumerate(small_bert.MODELS)
+    ],
+)
 def test_dropout_depends_on_the_seed(model_class):
     model = small_bert.make(model_class)
     inputs = small_bert.features(model_class)

@@ -136,6 +136,7 @@ def assert_exported(folder, model) -> None:
             assert len(np.unique(got[name], axis=0)) > 1 or batch == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model_class", [BertMultipleChoice, BertFeatureTagger])
 def test_exported_models_take_ids(model_class, tmp_path):
     model = make(model_class, dtype="mixed_bfloat16")
@@ -143,7 +144,8 @@ def test_exported_models_take_ids(model_class, tmp_path):
     assert_exported(tmp_path / "export", model)
 
 
-def test_export_wherever_the_weights_come_from(tmp_path):
+@pytest.mark.parametrize("count", [1, pytest.param(3, marks=pytest.mark.slow)])
+def test_export_wherever_the_weights_come_from(tmp_path, count):
     saved = make(BertClassifier)
     saved.save(tmp_path / "model.keras")
     filled = BertClassifier(MANY_WORDS, 3)
@@ -154,7 +156,7 @@ def test_export_wherever_the_weights_come_from(tmp_path):
     )
     trained.fit(last_words(BertClassifier, 5, 7), np.arange(5) % 3, verbose=0)
     loaded = keras.saving.load_model(tmp_path / "model.keras")
-    for number, model in enumerate((filled, trained, loaded)):
+    for number, model in enumerate((trained, loaded, filled)[:count]):
         model.export(tmp_path / str(number), verbose=False)
         assert_exported(tmp_path / str(number), model)
 
@@ -195,7 +197,9 @@ def run_litert(path, words):
     ("name", "format", "run"),
     [
         ("model.onnx", "onnx", run_onnx),
-        ("model.tflite", "litert", run_litert),
+        pytest.param(
+            *("model.tflite", "litert", run_litert), marks=pytest.mark.slow
+        ),
     ],
 )
 def test_other_formats(tmp_path, name, format, run):

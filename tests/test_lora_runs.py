@@ -25,7 +25,7 @@ from bert_tf.training import distribution
 from bert_tf.variables import checkpoint_variables
 from tests.training import toy_task
 
-pytestmark = pytest.mark.usefixtures("eagerly")
+pytestmark = pytest.mark.usefixtures("eager_fixtures", "eagerly")
 
 SLOTS = ("/adam_m", "/adam_v")
 
@@ -106,7 +106,10 @@ def test_the_adapters_load_on_the_initial_checkpoint(start, done):
     assert_same({n: v.numpy() for n, v in found.items()}, expected, atol=1e-6)
 
 
-@pytest.mark.parametrize("source", ["folder", "release", "checkpoint"])
+@pytest.mark.parametrize(
+    "source",
+    ["folder", "checkpoint", pytest.param("release", marks=pytest.mark.slow)],
+)
 def test_predictions_without_the_flag(source, done, copy, run, tmp_path):
     """From training checkpoints, whose adapters are merged, and the release."""
     options = {**ANSWERS, "lora_rank": None, "lora_alpha": None}
@@ -126,7 +129,6 @@ def test_predictions_without_the_flag(source, done, copy, run, tmp_path):
     assert_same_answers(folder, done)
 
 
-@pytest.mark.graph
 def test_a_run_resumes_bit_for_bit(done, copy, run):
     (copy / "model.ckpt-6.index").unlink()
     shutil.rmtree(copy / "release")

@@ -191,6 +191,8 @@ def test_gradients_of_pooled_output():
             np.testing.assert_allclose(found[name], value, atol=2e-6)
 
 
+# tests/training/test_step.py has fused passes and batches of all lengths.
+@pytest.mark.slow
 def test_lengths_are_compiled_when_they_occur(monkeypatch):
     """With the gradients, and dropout masks, of a compiled fixed length."""
     monkeypatch.setattr(kernels, "LEAST_SIZE", 1)

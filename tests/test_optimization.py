@@ -335,7 +335,9 @@ def test_compile_fit_save_and_load(tmp_path, optimizer_class):
         global_clipnorm=1.0,
         rate_multipliers=[(f"{model.layers[0].name}/kernel$", 0.0)],
     )
-    model.compile(optimizer, "mse", jit_compile=True)
+    # tests/training/test_step.py compiles steps of Lamb.
+    is_compiled = optimizer_class is not Lamb
+    model.compile(optimizer, "mse", jit_compile=is_compiled)
     losses = fit(model, 25)
     assert losses[-1] < 0.5 * losses[0]
     assert optimizer.iterations.numpy() == 50

@@ -305,7 +305,8 @@ def test_frozen_layers_do_not_change(run, tmp_path, caplog):
 # From Python.
 
 
-@pytest.mark.graph
+# tests/test_cli.py compares the options of both.
+@pytest.mark.slow
 def test_python_and_the_command_line_agree(done, inputs, tmp_path):
     out = tmp_path / "out"
     flags = {**inputs, "class_weights": ["balanced"]}

@@ -8,7 +8,7 @@ import pytest
 import sentence_files
 from fine_tuning_runs import ANSWERS, error_of
 
-pytestmark = pytest.mark.usefixtures("eagerly")
+pytestmark = pytest.mark.usefixtures("eager_fixtures", "eagerly")
 
 
 @pytest.fixture(scope="module")

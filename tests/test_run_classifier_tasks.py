@@ -12,7 +12,7 @@ from fine_tuning_runs import ANSWERS, names_in, read, results, table
 from bert_tf.pretrained import open_pretrained
 from bert_tf.training import checkpoints
 
-pytestmark = pytest.mark.usefixtures("eagerly")
+pytestmark = pytest.mark.usefixtures("eager_fixtures", "eagerly")
 
 CUSTOM = {
     "tsv": {},

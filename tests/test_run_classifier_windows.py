@@ -28,7 +28,7 @@ from bert_tf.variables import checkpoint_variables
 from tests.serving.small_served import random_weights
 from tests.training import toy_task
 
-pytestmark = pytest.mark.usefixtures("eagerly")
+pytestmark = pytest.mark.usefixtures("eager_fixtures", "eagerly")
 
 COUNTS = {"train": 11, "dev": 9, "test": 7}
 LENGTH, STRIDE = 11, 4
@@ -81,6 +81,7 @@ def given(tmp_path_factory):
         "doc_stride": STRIDE,
         "window_pooling": "max",
         "save_checkpoints_steps": 5,
+        "num_train_epochs": 1,
     }
     return texts, labels, flags
 
@@ -143,11 +144,12 @@ def test_scores_are_of_texts(given, done):
     assert scores["eval_loss"] == pytest.approx(expected["loss"], rel=1e-4)
 
 
-@pytest.mark.graph
+# tests/test_run_classifier.py has both without windows.
+@pytest.mark.slow
 def test_an_interrupted_run_resumes_bit_for_bit(given, done, tmp_path):
     copy = shutil.copytree(done, tmp_path / "copy")
     steps = int(results(done)["global_step"])
-    assert steps > 2 * COUNTS["train"] * 2 // 4  # Windows, not texts.
+    assert steps > 2 * COUNTS["train"] // 4  # Windows, not texts.
     (copy / f"model.ckpt-{steps}.index").unlink()
     shutil.rmtree(copy / "release")
     fine_tuning_runs.run(
@@ -158,6 +160,7 @@ def test_an_interrupted_run_resumes_bit_for_bit(given, done, tmp_path):
     assert_same_answers(copy, done)
 
 
+@pytest.mark.slow
 def test_devices_and_padding_do_not_matter(given, done, tmp_path, monkeypatch):
     makers = distribution._MAKERS
     monkeypatch.setitem(makers, "mirrored", lambda _: toy_task.two_devices())

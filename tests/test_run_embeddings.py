@@ -138,7 +138,8 @@ def test_adapters_load_on_the_initial_checkpoint(run, tmp_path):
 
 
 def test_pairs_without_scores(run, data_dir, tmp_path):
-    run(tmp_path, do_eval=True, **UNSCORED, save_best="mrr")
+    unscored = {**UNSCORED, "num_train_epochs": 1}
+    run(tmp_path, do_eval=True, **unscored, save_best="mrr")
     dev = rows(data_dir / "dev.tsv")
     model = bert_tf.TextEmbedder.from_pretrained(tmp_path / "release")
     others = {row["text_b"] for row in dev}
@@ -202,6 +203,8 @@ def test_options_of_custom_files_are_ignored_with_a_warning(
     assert "Ignoring --label_column and --max_score, for" in caplog.text
 
 
+# tests/tasks/test_datasets.py reads the layout.
+@pytest.mark.slow
 def test_sts_b(run, tmp_path):
     """The official layout; the largest score is 5."""
     layout = "{0}\tg\tf\ty\t1\tn\tn\t{1}\t{2}"

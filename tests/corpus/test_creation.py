@@ -185,7 +185,9 @@ def unmasked(rows):
     return ids
 
 
-@pytest.mark.parametrize("next_sentence", [True, False])
+@pytest.mark.parametrize(
+    "next_sentence", [True, pytest.param(False, marks=pytest.mark.slow)]
+)
 def test_files_do_not_depend_on_the_division_of_the_work(
     tmp_path, vocab_file, monkeypatch, next_sentence
 ):

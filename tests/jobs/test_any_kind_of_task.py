@@ -100,6 +100,8 @@ def test_it_trains_evaluates_and_resumes(tmp_path):
     assert again.metrics == result.metrics
 
 
+# tests/jobs/test_fine_tuning.py has it with a classifier.
+@pytest.mark.slow
 def test_the_best_of_several_trainings(tmp_path):
     result = run(tmp_path, do_eval=True, num_seeds=2, save_best="loss")
     trials = json.loads((tmp_path / "out" / "trials.json").read_text())

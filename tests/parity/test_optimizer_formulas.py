@@ -102,10 +102,11 @@ def test_berts_adam(fidelity):
 @pytest.mark.parametrize(
     ("name", "formula", "arguments"),
     [
-        (
+        pytest.param(
             "the paper's",
             formulas.PaperLamb,
             {"exclude_from_layer_adaptation": ()},
+            marks=pytest.mark.slow,
         ),
         ("its authors' (the default)", formulas.AuthorsLamb, {}),
     ],

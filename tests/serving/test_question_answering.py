@@ -216,11 +216,10 @@ def assert_all_same(served, questions=QUESTIONS, contexts=CONTEXTS):
 SOME_ARE_IMPOSSIBLE = {"with_negative": True, "null_score_diff_threshold": -4.5}
 
 
-@pytest.mark.graph
 @pytest.mark.parametrize(
     "options",
     [
-        SOME_ARE_IMPOSSIBLE,
+        pytest.param(SOME_ARE_IMPOSSIBLE, marks=pytest.mark.graph),
         {"n_best_size": 3, "max_answer_length": 2},
         *(
             pytest.param(options, marks=pytest.mark.slow)
@@ -251,7 +250,6 @@ def test_equal_scores_have_the_order_of_the_script(num_values, with_negative):
     assert_all_same(served, [b"a"] * len(contexts), contexts)
 
 
-@pytest.mark.graph
 def test_a_real_model():
     """Its logits depend on the processor and the batch.
 
@@ -284,8 +282,7 @@ def test_a_real_model():
 @pytest.mark.parametrize(
     ("max_seq_length", "doc_stride"),
     [
-        pytest.param(11, 1, marks=pytest.mark.graph),
-        *((13, 128), (LENGTH, 5), (41, 11), (120, 100)),
+        *((11, 1), (13, 128), (LENGTH, 5), (41, 11), (120, 100)),
     ],
 )
 def test_windows_are_those_of_the_script(max_seq_length, doc_stride):

@@ -103,11 +103,10 @@ def check(served, texts, features, expected):
 # Classes, numbers and choices ------------------------------------------------
 
 
-@pytest.mark.graph
 @pytest.mark.parametrize(
     ("problem", "is_pair"),
     [
-        ("single_label", True),
+        pytest.param("single_label", True, marks=pytest.mark.graph),
         ("regression", False),
         pytest.param("single_label", False, marks=pytest.mark.slow),
         pytest.param("regression", True, marks=pytest.mark.slow),
@@ -118,7 +117,7 @@ def test_classes_are_those_of_the_script(problem, is_pair):
     labels = () if problem == "regression" else LABELS
     model = random_weights(BertClassifier(CONFIG, max(1, len(labels))))
     served = ServedClassifier(model, ENCODING, labels, problem, is_pair)
-    rows = [*itertools.product(NASTY, repeat=1 + is_pair)][:: 1 + 4 * is_pair]
+    rows = [*itertools.product(NASTY, repeat=1 + is_pair)][:: 1 + 6 * is_pair]
     examples = [
         Example(str(number), *map(text_of, row))
         for number, row in enumerate(rows)
@@ -193,7 +192,6 @@ def test_refuses_labels_that_do_not_fit_the_model(problem, labels, message):
         ServedClassifier(model, ENCODING, labels, problem, is_pair=False)
 
 
-@pytest.mark.graph
 def test_choices_are_those_of_the_script():
     model = random_weights(BertMultipleChoice(CONFIG))
     served = ServedMultipleChoice(model, ENCODING, NUM_CHOICES)
@@ -233,7 +231,6 @@ def encoder():
 EXAMPLES = [Example("", text_of(text)) for text in NASTY]
 
 
-@pytest.mark.graph
 def test_embeddings_are_those_of_the_script():
     features = features_of(EXAMPLES)
     outputs = encoder()(features)
@@ -418,7 +415,16 @@ def test_refuses_inputs_of_other_shapes(
     assert message in str(caught.value)
 
 
-@pytest.mark.parametrize("kind", ["answers", "pairs", "tags", "vectors"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "pairs",
+        *(
+            pytest.param(kind, marks=pytest.mark.slow)
+            for kind in ("answers", "tags", "vectors")
+        ),
+    ],
+)
 def test_every_model_checks_its_inputs(kind):
     served = small_exports.served(kind)
     graph = graph_of(served)

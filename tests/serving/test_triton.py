@@ -87,7 +87,17 @@ TEXTS = {
 }
 
 
-@pytest.mark.parametrize("kind", TEXTS)
+@pytest.mark.parametrize(
+    "kind",
+    # Which model answers makes no difference to the program.
+    [
+        "tags",
+        *(
+            pytest.param(kind, marks=pytest.mark.slow)
+            for kind in ("pairs", "answers")
+        ),
+    ],
+)
 def test_a_request_is_answered_as_alone(open_model, kind):
     """Requests that arrive together are one call of the export."""
     model = open_model(kind)

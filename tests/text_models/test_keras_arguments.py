@@ -24,7 +24,7 @@ TEXTS = ["a b c", "d", "e f g h i", "a a", "b", "i h", "c"]
 NAMES = ("bad", "good", "mixed")
 CONFIG = dataclasses.replace(TWO_LAYERS, num_hidden_layers=1)
 TOKENIZER = bert_tf.FullTokenizer(list(VOCAB))
-QUIET = {"epochs": 1, "batch_size": 3, "verbose": 0}
+QUIET = {"epochs": 1, "batch_size": 4, "verbose": 0}
 
 
 def classifier(num_labels=2, **options):
@@ -387,7 +387,9 @@ def test_balanced_weights_of_labels():
 
 
 @needs_tf_data
-@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize(
+    "batched", [pytest.param(False, marks=pytest.mark.slow), True]
+)
 def test_a_data_set_is_read_in_parts(batched, monkeypatch):
     import tensorflow as tf
 
@@ -427,7 +429,9 @@ def test_a_data_set_is_read_in_parts(batched, monkeypatch):
 
 
 @needs_tf_data
-@pytest.mark.parametrize("has_end", [True, False])
+@pytest.mark.parametrize(
+    "has_end", [pytest.param(True, marks=pytest.mark.slow), False]
+)
 def test_steps_per_epoch(has_end, monkeypatch):
     """An epoch continues where the last one ended."""
     import tensorflow as tf

@@ -19,6 +19,8 @@ KINDS = (
 )
 
 
+# tests/parity/test_minilm.py has the encoder.
+@pytest.mark.slow
 def test_vectors_of_minilm(golden):
     arrays = np.load(golden / "sentence_vectors.npz")
     model = bert_tf.TextEmbedder.from_pretrained(test_minilm.folder())

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import json
 
@@ -12,6 +13,7 @@ from keras import ops
 
 import bert_tf
 from bert_tf import metrics
+from bert_tf.data.schema import INPUTS as FEATURE_NAMES
 from bert_tf.errors import InputError
 from bert_tf.tasks.conll import to_iob2
 from bert_tf.tasks.embedding import pair_losses
@@ -61,7 +63,16 @@ INPUTS = {
 }
 
 
-@pytest.fixture(scope="module", params=MODELS)
+@pytest.fixture(
+    scope="module",
+    params=[
+        # test_windows_of_an_embedder has their numbers.
+        pytest.param(
+            name, marks=[pytest.mark.slow] * (name == "vectors of windows")
+        )
+        for name in MODELS
+    ],
+)
 def kind(request):
     return request.param
 
@@ -90,6 +101,12 @@ def load(encoder, kind, **options):
     keras.utils.set_random_seed(2)
     text_model, own = MODELS[kind]
     return text_model.from_pretrained(encoder, **{**own, **options})
+
+
+@functools.cache
+def unchanged(encoder, kind):
+    """A model that no test trains or changes."""
+    return load(encoder, kind)
 
 
 def values(answers):
@@ -136,14 +153,13 @@ def test_saved_and_loaded(encoder, kind, tmp_path):
 
 
 def test_one_text_gives_one_answer(encoder, kind):
-    model = load(encoder, kind)
+    model = unchanged(encoder, kind)
     several = model.predict(INPUTS[kind][:1])
     assert_same(model.predict(INPUTS[kind][0]), several[0])
 
 
-@pytest.mark.graph
 def test_answers_do_not_depend_on_the_batch(encoder, kind):
-    model = load(encoder, kind)
+    model = unchanged(encoder, kind)
     options = {} if kind == "masked words" else {"batch_size": 1}
     assert_same(
         model.predict(INPUTS[kind][::-1], **options),
@@ -234,8 +250,9 @@ def test_windows_of_a_classifier(encoder):
         load(encoder, "windows", window_pooling="sum")
 
 
-@pytest.mark.parametrize("pooling", ["mean", "max", "cls"])
-@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize(
+    ("pooling", "normalize"), [("mean", True), ("max", False), ("cls", True)]
+)
 def test_windows_of_an_embedder(encoder, pooling, normalize):
     """Their vectors are pooled before they are normalized."""
     options = {"pooling": pooling, "max_seq_length": 5}
@@ -521,7 +538,8 @@ def test_weights_of_texts_and_classes_in_training(encoder):
         model,
         texts,
         labels,
-        epochs=15,
+        epochs=20,
+        batch_size=16,
         sample_weight=[1, 2, 1, 1] * 4,
         class_weight={"good": 0.1},
     )
@@ -534,13 +552,31 @@ def test_weights_of_texts_and_classes_in_training(encoder):
     np.testing.assert_allclose(call(batch)[2], expected, rtol=1e-6)
 
 
+@pytest.mark.graph
+def test_each_training_has_its_own_class_weights(encoder):
+    """A training goes on with the compiled step of the one before."""
+    model = load(encoder, "classifier", dropout=0.0)
+    model.compile(keras.optimizers.SGD(0.1))
+    options = {"batch_size": 2, "epochs": 1, "verbose": 0}
+    found = []
+    for weights in ({"bad": 0.0}, {"good": 0.0}):
+        before = model.predict("a b")["probabilities"]["good"]
+        model.fit(
+            *(["a b"] * 2, ["good", "bad"]), class_weight=weights, **options
+        )
+        after = model.predict("a b")["probabilities"]["good"]
+        found.append(after - before)
+    assert found[0] > 0 > found[1]
+
+
 def test_texts_without_labels_have_a_teacher(encoder):
     model, teacher = (load(encoder, "classifier") for _ in range(2))
-    trained(teacher, ["a b", "c d"] * 4, ["good", "bad"] * 4, epochs=10)
+    at_once = {"batch_size": 8}
+    labels = ["good", "bad"] * 4
+    trained(teacher, ["a b", "c d"] * 4, labels, epochs=10, **at_once)
     texts = ["a b", "c d", "a c", "b d"] * 2
-    loss = trained(
-        *(model, texts), teacher=teacher, distillation_weight=1.0, epochs=20
-    ).history["loss"]
+    options = {"teacher": teacher, "distillation_weight": 1.0, **at_once}
+    loss = trained(model, texts, epochs=15, **options).history["loss"]
     assert loss[-1] < loss[0] / 2
     found = [row["label"] for row in model.predict(texts)]
     assert found == [row["label"] for row in teacher.predict(texts)]
@@ -577,9 +613,18 @@ def test_texts_without_labels_have_a_teacher(encoder):
 
 
 @pytest.mark.parametrize(
-    "problem", ["single_label", "multi_label", "regression"]
+    ("problem", "doc_stride"),
+    [
+        *(("single_label", 3), ("multi_label", None), ("regression", 3)),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                *(("single_label", None), ("multi_label", 3)),
+                ("regression", None),
+            )
+        ),
+    ],
 )
-@pytest.mark.parametrize("doc_stride", [None, 3])
 def test_missing_labels_are_not_scored(encoder, problem, doc_stride):
     """Metrics compare with the teacher's answers, validation ignores them."""
     options = {"problem": problem, "doc_stride": doc_stride}
@@ -699,24 +744,27 @@ def test_validation_split_and_weights(encoder):
     assert history.history["val_loss"][0] > 0
 
 
-@pytest.mark.parametrize("name", ["classifier", "masked words"])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param("classifier", marks=pytest.mark.slow), "masked words"],
+)
 def test_training_in_two_parts(encoder, name):
     texts, labels = ["a b", "c d", "e"] * 4, [0, 1, 1] * 4
     own = {"dropout": 0.0}
     if name == "masked words":
         labels, own = None, {}
     models = [load(encoder, name, **own) for _ in range(2)]
-    trained(models[0], texts, labels, epochs=4)
+    trained(models[0], texts, labels, epochs=2)
     models[1].compile(learning_rate=3e-3)
-    options = {"batch_size": 4, "verbose": 0, "epochs": 4}
+    options = {"batch_size": 4, "verbose": 0, "epochs": 2}
     stop = keras.callbacks.LambdaCallback(
         on_epoch_end=lambda epoch, _: setattr(
-            models[1], "stop_training", epoch == 1
+            models[1], "stop_training", epoch == 0
         )
     )
     models[1].fit(texts, labels, callbacks=[stop], **options)
-    models[1].fit(texts, labels, initial_epoch=2, **options)
-    assert int(models[1].optimizer.iterations) == 12
+    models[1].fit(texts, labels, initial_epoch=1, **options)
+    assert int(models[1].optimizer.iterations) == 6
     for ours, theirs in zip(
         *(m.trainable_variables for m in models), strict=True
     ):
@@ -838,7 +886,9 @@ def test_texts_in_other_forms(encoder):
 
 
 @pytest.mark.skipif(not ON_TENSORFLOW, reason="tf.data")
-@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize(
+    "batched", [pytest.param(False, marks=pytest.mark.slow), True]
+)
 def test_a_tf_data_set(encoder, batched):
     import tensorflow as tf
 
@@ -850,10 +900,9 @@ def test_a_tf_data_set(encoder, batched):
     assert model.is_pair
     for name, texts in (("masked words", pairs[0]), ("embedder", (pairs,))):
         data = tf.data.Dataset.from_tensor_slices(texts)
-        scores = load(encoder, name).evaluate(
-            data.batch(2) if batched else data, verbose=0
-        )
-        expected = load(encoder, name).evaluate(
+        other = load(encoder, name)
+        scores = other.evaluate(data.batch(2) if batched else data, verbose=0)
+        expected = other.evaluate(
             texts if name == "masked words" else pairs, verbose=0
         )
         assert scores == expected
@@ -904,7 +953,7 @@ def test_wrong_inputs(encoder):
 
 
 def test_a_text_model_is_not_called_on_texts(encoder, kind):
-    model = load(encoder, kind)
+    model = unchanged(encoder, kind)
     for x in ("a", ["a"], ("a", "b"), np.array(["a"]), None):
         with refused(r"takes a dict of features.* For texts, call predict\.$"):
             model(x)
@@ -921,20 +970,21 @@ def test_wrong_parameters_and_targets(encoder):
         load(encoder, "embedder", pooling="sum")
     with refused("text 0 has 2 words, but 1 tags"):
         load(encoder, "tagger").fit(["a b"], [["O"]])
+    answerer = load(encoder, "questions")
     with refused("question 0: the text does not contain 'z'"):
-        load(encoder, "questions").fit([("a", "b c")], ["z"])
+        answerer.fit([("a", "b c")], ["z"])
     with refused("question 0: at character 1 the text has ' ', not 'b'"):
-        load(encoder, "questions").fit([("a", "b c")], [("b", 1)])
+        answerer.fit([("a", "b c")], [("b", 1)])
     with refused("question 0: the text does not contain 'z'"):
-        load(encoder, "questions").fit([("a", "b c")], [("z", 1)])
+        answerer.fit([("a", "b c")], [("z", 1)])
     with refused("question 0: at character -1 the text has"):
-        load(encoder, "questions").fit([("a", "b c")], [("b", -1)])
+        answerer.fit([("a", "b c")], [("b", -1)])
     with refused("^`max_seq_length` must .* with `max_query_length=17`, to"):
         load(encoder, "questions", max_query_length=17)
     with refused("doc_stride must be a positive integer; got 0"):
         load(encoder, "questions", doc_stride=0)
     with refused("pass pairs of strings"):
-        load(encoder, "questions").predict(["a"])
+        answerer.predict(["a"])
 
 
 def test_wrong_options_of_fit(encoder):
@@ -1203,7 +1253,37 @@ def test_lora_of_a_text_model(encoder, tmp_path):
     assert_same(merged.predict(TEXTS), answers)
     model.merge_lora()
     assert_same(model.predict(TEXTS), answers)
-    trained(model, TEXTS, labels, epochs=1)
+
+
+@pytest.mark.graph
+def test_predict_follows_the_variables(encoder, tmp_path):
+    """Its graph is traced again when layers get other variables."""
+    model = load(encoder, "classifier", max_seq_length=7)
+    features = model._features(TEXTS, [0] * len(TEXTS)).arrays
+    inputs = {name: features[name] for name in FEATURE_NAMES}
+    weights = model.model.output_weights
+    weights.assign(ops.convert_to_tensor(weights) * 10)
+    before = []
+
+    def assert_current():
+        logits = model(inputs)
+        answers = [[*x["probabilities"].values()] for x in model.predict(TEXTS)]
+        expected = ops.convert_to_numpy(ops.softmax(logits))
+        np.testing.assert_allclose(answers, expected, rtol=1e-3)
+        # Equal answers would prove nothing.
+        assert all(np.abs(x - answers).max() > 1e-2 for x in before[-1:])
+        before.append(np.array(answers))
+
+    assert_current()
+    model.save_weights(tmp_path / "a.weights.h5")
+    model.enable_lora(2)
+    generator = np.random.default_rng(3)
+    for variable in model.model.bert.trainable_variables:
+        variable.assign(generator.normal(size=variable.shape))
+    assert_current()
+    model.merge_lora()
+    model.load_weights(tmp_path / "a.weights.h5")
+    assert_current()
 
 
 def test_lora_of_a_model_without_a_pooler(encoder, tmp_path):

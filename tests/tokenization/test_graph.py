@@ -28,6 +28,7 @@ _TOKENS = (
     "##\u1161\u11ab ##\U0001d165\u302e ##\u302e"
 )
 SMALL = _TOKENS.split()
+SLOW = pytest.mark.slow
 VARIANTS = pytest.mark.parametrize(
     ("do_lower_case", "strip_accents"), oracle.VARIANTS
 )
@@ -69,7 +70,13 @@ def characters():
     return sorted(assigned), sorted(others)
 
 
-@VARIANTS
+@pytest.mark.parametrize(
+    ("do_lower_case", "strip_accents"),
+    [
+        pytest.param(*casing, marks=[] if casing[1] is None else [SLOW])
+        for casing in oracle.VARIANTS
+    ],
+)
 def test_some_of_all_characters_and_hostile_texts(do_lower_case, strip_accents):
     """The slow test_every_assigned_character has all of the first."""
     casing = do_lower_case, strip_accents
@@ -82,7 +89,8 @@ def test_some_of_all_characters_and_hostile_texts(do_lower_case, strip_accents):
     letters = sorted(set().union(*map(Normalizer(*casing), texts)))
     tokenizer = assert_agree(vocabulary(letters), texts, *casing)
     assert not any("[UNK]" in tokenizer.tokenize(text) for text in texts[:97])
-    assert_agree(SMALL, texts[::3], *casing)
+    if strip_accents is None:
+        assert_agree(SMALL, texts[::3], *casing)
 
 
 @pytest.mark.slow
@@ -178,19 +186,20 @@ def test_only_ids_are_packed(parts):
         layer.pack(parts)
 
 
-@pytest.mark.parametrize("max_seq_length", [None, 6, 9])
+@pytest.mark.parametrize("max_seq_length", [None, 6])
 def test_padding_to_the_longest_of_the_batch(max_seq_length):
     arguments = {"max_seq_length": max_seq_length}
     layer = BertTokenizer(vocabulary(), **arguments)
     short = BertTokenizer(vocabulary(), **arguments, padding="longest")
-    in_graph = tf.function(lambda texts: short(tf.identity(texts)))
+    in_graph = tf.function(short, [tf.TensorSpec([None], tf.string)])
     for texts in (["a", "a a", ""], ["a", "a b a b a b"], [""]):
         expected = layer(texts)
         length = max(np.sum(expected["input_mask"], axis=1))
+        traced = in_graph(tf.constant(texts))
         for name, values in short(texts).items():
             assert values.dtype == tf.int32
             np.testing.assert_array_equal(values, expected[name][:, :length])
-            np.testing.assert_array_equal(values, in_graph(texts)[name])
+            np.testing.assert_array_equal(values, traced[name])
     assert short([])["input_ids"].shape[0] == 0
     assert short("a")["input_ids"].shape == (3,)
     ids = short(keras.Input((), dtype="string"))["input_ids"]
@@ -372,8 +381,12 @@ def test_keras_does_not_compile_strings_with_xla(monkeypatch):
     model.fit(tf.constant(["ab, É", "AΣ"]), np.ones((2, 1)), verbose=0)
 
 
+@pytest.mark.slow
 def test_saved_model(tmp_path, caplog):
-    """TensorFlow Serving has all ops of the graph."""
+    """TensorFlow Serving has all ops of the graph.
+
+    tests/serving/test_export.py has the ops of an export.
+    """
     module = tf.Module()
     module.layer = layer = BertTokenizer(vocabulary())
 

@@ -160,7 +160,10 @@ def precision():
     keras.config.set_dtype_policy("float32")
 
 
-@pytest.mark.parametrize("policy", ["float32", "mixed_float16"])
+@pytest.mark.parametrize(
+    "policy",
+    [pytest.param("float32", marks=pytest.mark.slow), "mixed_float16"],
+)
 def test_runs_with_replicas_and_micro_batches_resume_exactly(
     tmp_path, precision, monkeypatch, policy
 ):

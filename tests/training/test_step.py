@@ -215,7 +215,11 @@ UNEVEN_LAMB = functools.partial(
     ("options", "split"),
     [
         ({"max_grad_norm": 0.1}, {"replicas": 2}),
-        ({"max_grad_norm": 0.1}, {"micro_batches": 3, "jit_compile": True}),
+        pytest.param(
+            {"max_grad_norm": 0.1},
+            {"micro_batches": 3, "jit_compile": True},
+            marks=slow,
+        ),
         ({"optimizer": Lamb}, {"replicas": 2, "micro_batches": 2}),
         ({"optimizer": UNEVEN_LAMB}, {"jit_compile_passes": True}),
     ],
@@ -332,13 +336,15 @@ class WithLargeGradients(toy_task.ToyTask):
         return losses
 
 
+# The tests of float16 below have toy tasks.
+@slow
 @pytest.mark.parametrize(
     "options",
     [
         {},
-        pytest.param({"replicas": 2, "micro_batches": 2}, marks=slow),
-        pytest.param({"jit_compile": True}, marks=slow),
-        pytest.param({"jit_compile_passes": True}, marks=slow),
+        {"replicas": 2, "micro_batches": 2},
+        {"jit_compile": True},
+        {"jit_compile_passes": True},
     ],
     ids=str,
 )
@@ -378,7 +384,7 @@ def test_small_gradients_do_not_become_0(float16):
 @pytest.mark.parametrize(
     "options",
     [
-        {},
+        pytest.param({}, marks=slow),
         {"replicas": 2, "micro_batches": 2},
         pytest.param({"jit_compile": True}, marks=slow),
         pytest.param({"jit_compile_passes": True}, marks=slow),

@@ -18,7 +18,7 @@ from bert_tf.jobs import settings, trials
 from bert_tf.options import declared
 from bert_tf.tasks import embedding, features, pretraining
 
-# The process forks for each command line, so that it imports absl once.
+# The process forks for each command line, so that it imports options once.
 PROGRAM = """
 import json, os, sys
 import bert_tf  # Its finder would find Keras first.
@@ -32,6 +32,8 @@ class Refuses:
 sys.meta_path.insert(0, Refuses)
 from bert_tf import cli, command
 
+for job in command.JOBS:
+    command.options_of(job)
 answers = []
 for job, *words in json.loads(sys.argv[1]):
     read, write = os.pipe()
