@@ -48,12 +48,15 @@ TASKS = {
     "squad": ("SQuAD 1.1", ("exact_match", "f1")),
 }
 PEER = "huggingface"
+# Our text model, for tasks of classes and numbers.
+FIT = "ours_fit"
 # What both sides report beside the scores.
 USAGE = {"eval_loss", "global_step", "train_seconds"}
 TITLES = {
     OURS: "bert_tf",
     PEER: "Hugging Face Trainer",
     "ours_static": "bert_tf, static padding",
+    FIT: "bert_tf, TextClassifier.fit",
 }
 # More columns of the table of every run, as in COLUMNS.
 MORE_COLUMNS = {
@@ -116,6 +119,11 @@ def run(config: FineTuningConfig) -> None:
     if not (config.task_name and config.data_dir):
         raise InputError("Pass --task_name and --data_dir, or --results.")
     comparison.require_known("variants", config.variants, TITLES)
+    is_whole = config.num_train_epochs == int(config.num_train_epochs)
+    if FIT in config.variants and (config.task_name == "squad" or not is_whole):
+        raise InputError(
+            f"--variants={FIT} needs whole epochs of a task of texts."
+        )
     variants = config.variants or (OURS, PEER)
     results = begin(config)
     for seed in range(1, config.rounds + 1):
@@ -172,7 +180,7 @@ def train(
     busy = sides.busy_seconds()
     usage = sides.run_command(command, folder)
     busy = max(0.0, sides.busy_seconds() - busy - usage["cpu_seconds"])
-    answer = peer_answer if side == PEER else our_answer
+    answer = ANSWERS.get(side, our_answer)
     results.versions[side], found = answer(config, folder)
     turn = {
         **{"case": results.title, "side": side, "seed": seed},
@@ -201,6 +209,9 @@ def command_of(
         program = str(sides.PEERS / "huggingface_trainer.py")
         setup = {**values, "num_threads": sides.CORES}
         return [python, program, json.dumps(setup)]
+    if side == FIT:
+        program = str(sides.PEERS / "text_model_fit.py")
+        return [sys.executable, program, json.dumps(values)]
     values |= {
         "do_train": True,
         "do_eval": True,
@@ -220,11 +231,22 @@ Answer = tuple[dict[str, str], dict[str, float]]
 def our_answer(config: FineTuningConfig, folder: pathlib.Path) -> Answer:
     """Returns the versions, and the scores, losses and times of our script."""
     results = files.read_json(str(folder / "model" / "eval_results.json"))
-    packages = ("tensorflow", "keras", "numpy")
-    return (
-        sides.versions_of(sys.executable, *packages),
-        our_scores(config, results),
-    )
+    return our_versions(), our_scores(config, results)
+
+
+def fit_answer(config: FineTuningConfig, folder: pathlib.Path) -> Answer:
+    """Returns the same of our text model."""
+    return our_versions(), our_scores(config, printed(folder))
+
+
+def our_versions() -> dict[str, str]:
+    return sides.versions_of(sys.executable, "tensorflow", "keras", "numpy")
+
+
+def printed(folder: pathlib.Path) -> dict[str, Any]:
+    """Returns the JSON in the last line that a side has printed."""
+    output = (folder / "stdout").read_text(encoding="utf-8")
+    return json.loads(output.splitlines()[-1])
 
 
 def our_scores(
@@ -237,8 +259,7 @@ def our_scores(
 
 def peer_answer(config: FineTuningConfig, folder: pathlib.Path) -> Answer:
     """Returns the same of the peer, whose predictions are scored as ours."""
-    output = (folder / "stdout").read_text(encoding="utf-8")
-    answer = json.loads(output.splitlines()[-1])
+    answer = printed(folder)
     if config.task_name == "squad":
         articles = files.read_json(config.recipe()["predict_file"])["data"]
         gold = {
@@ -254,6 +275,9 @@ def peer_answer(config: FineTuningConfig, folder: pathlib.Path) -> Answer:
         scores = {name: METRICS[name](*given) for name in config.metrics}
     usage = {name: answer[name] for name in USAGE & answer.keys()}
     return answer["versions"], scores | usage
+
+
+ANSWERS = {PEER: peer_answer, FIT: fit_answer}
 
 
 def cross_check(

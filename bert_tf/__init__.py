@@ -12,7 +12,7 @@ reads text or records never waits for TensorFlow.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from bert_tf import keras_registry
+from bert_tf import keras_registry, onednn
 from bert_tf.version import __version__
 
 if TYPE_CHECKING:
@@ -107,6 +107,8 @@ __all__ = [
     "resize_vocabulary",
 ]
 
+# Before anything imports TensorFlow.
+onednn.enable()
 # Keras's `load_model` then finds the classes without their being imported.
 keras_registry.register()
 

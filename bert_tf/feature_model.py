@@ -1,16 +1,12 @@
-"""`FeatureModel`: what all models share.
+"""`FeatureModel`: what models of features share.
 
 They have a configuration, take a dict of features, and can be saved, exported
 and made from checkpoints.
 """
 
 import contextlib
-import contextvars
-import enum
-import logging
 import os
 import re
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
@@ -29,6 +25,12 @@ from bert_tf.config import (
 from bert_tf.data.schema import INPUTS
 from bert_tf.dense import adapted_layers, dense_layers
 from bert_tf.errors import InputError, require_choice, wrong_value
+from bert_tf.trainable_model import (
+    Checked,
+    TrainableModel,
+    checked,
+    renew_optimizer,
+)
 from bert_tf.transformer import LORA_LAYERS, LORA_TARGETS
 
 # Features of each token, with the shape of `input_ids`.
@@ -50,22 +52,6 @@ _KEYWORDS = frozenset(
 _INTEGERS = _KEYWORDS - _FOREIGN_NAMES.keys() - {"input_mask"}
 
 
-class _Checked(enum.Enum):
-    """What of the features is checked."""
-
-    # Values. Tensors may be floats, which `keras.Input` has by default.
-    VALUES = enum.auto()
-    # Dtypes, in `fit`, `evaluate` and `predict`: on a GPU, PyTorch would wait
-    # for the values in each step.
-    DTYPES = enum.auto()
-    # In a model around this one, which has checked them.
-    NOTHING = enum.auto()
-
-
-_checked: contextvars.ContextVar[_Checked] = contextvars.ContextVar(
-    "checked", default=_Checked.VALUES
-)
-
 # Number of axes of `input_ids` -> their meaning.
 _AXES = {2: ("batch", "length"), 3: ("batch", "choices", "length")}
 
@@ -73,59 +59,7 @@ _AXES = {2: ("batch", "length"), 3: ("batch", "choices", "length")}
 _FLOAT32_FORMATS = ("onnx", "litert")
 
 
-def _is_real(record: logging.LogRecord) -> bool:
-    """Returns False for a warning of TensorFlow about several Keras models.
-
-    Keras makes a function per model from the same code. TensorFlow counts them
-    as one function that is traced again and again.
-    """
-    message = record.getMessage()
-    is_of_keras = "Trainer." in message and "_function.<locals>" in message
-    return not (is_of_keras and "triggered tf.function retracing" in message)
-
-
-logging.getLogger("tensorflow").addFilter(_is_real)
-
-
-class FreezableModel(keras.Model):
-    """A model whose layers all follow its attribute `trainable`."""
-
-    def __setattr__(self, name, value):
-        if name != "trainable":
-            super().__setattr__(name, value)
-            return
-        # TensorFlow ignores an attribute that is set to the value that it has,
-        # although other layers inside may have another one.
-        for layer in self._flatten_layers():
-            keras.layers.Layer.trainable.fset(layer, value)
-
-    def quantize(self, *args, **kwargs):
-        require_merged(self)
-        with warnings.catch_warnings():
-            # Dropout and layer norms, which stay as they are.
-            warnings.filterwarnings("ignore", "Layer .* `quantize` method")
-            super().quantize(*args, **kwargs)
-        renew_optimizer(self)
-
-    def _checks_of_steps(self) -> contextlib.AbstractContextManager[None]:
-        is_debugged = self.run_eagerly
-        what = _Checked.VALUES if is_debugged else _Checked.DTYPES
-        return kernels.setting(_checked, what)
-
-    def train_step(self, *args, **kwargs):
-        with self._checks_of_steps():
-            return super().train_step(*args, **kwargs)
-
-    def test_step(self, *args, **kwargs):
-        with self._checks_of_steps():
-            return super().test_step(*args, **kwargs)
-
-    def predict_step(self, *args, **kwargs):
-        with self._checks_of_steps():
-            return super().predict_step(*args, **kwargs)
-
-
-class FeatureModel(FreezableModel):
+class FeatureModel(TrainableModel):
     """A model with a `BertConfig` that takes a dict of features.
 
     Features may also be passed as keywords: `model(input_ids=ids)`. They are
@@ -224,7 +158,7 @@ class FeatureModel(FreezableModel):
             names = [name for name in kwargs if name in _KEYWORDS]
             inputs = {name: kwargs.pop(name) for name in names}
         features = self.check_features(inputs)
-        with kernels.setting(_checked, _Checked.NOTHING):
+        with kernels.setting(checked, Checked.NOTHING):
             return super().__call__(features, *args, **kwargs)
 
     def check_features(self, inputs) -> dict:
@@ -254,13 +188,13 @@ class FeatureModel(FreezableModel):
             if x is not None
         }
         self._check_shapes(features)
-        checked = _checked.get()
-        if checked is not _Checked.NOTHING:
-            in_step = checked is _Checked.DTYPES
+        what = checked.get()
+        if what is not Checked.NOTHING:
+            in_step = what is Checked.DTYPES
             for name in _INTEGERS & features.keys():
                 if in_step or isinstance(features[name], np.ndarray):
                     _require_integers(name, features[name])
-        if checked is _Checked.VALUES:
+        if what is Checked.VALUES:
             self._check_values(features)
         return features
 
@@ -579,27 +513,6 @@ class FeatureModel(FreezableModel):
             input_signature=input_signature or [features],
             **kwargs,
         )
-
-
-def require_merged(model: keras.Model) -> None:
-    """Raises InputError if a model to quantize has LoRA adapters."""
-    if adapted_layers(model):
-        raise InputError(
-            f"{model.name} has LoRA adapters. Call merge_lora before quantize."
-        )
-
-
-def renew_optimizer(model: keras.Model) -> None:
-    """Adapts a compiled model to other trainable variables.
-
-    An optimizer that has been used knows its variables, so it is replaced by a
-    new one with the same options.
-    """
-    model.train_function = model.test_function = model.predict_function = None
-    optimizer = model.optimizer if model.compiled else None
-    if optimizer is not None and optimizer.built:
-        model.optimizer = type(optimizer).from_config(optimizer.get_config())
-        model.optimizer.build(model.trainable_variables)
 
 
 def _converted(name: str, value) -> Any:

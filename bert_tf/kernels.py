@@ -111,6 +111,34 @@ def has_values(x) -> bool:
     return torch.is_tensor(x) and not (x.is_meta or is_compiled)
 
 
+def runs_op_by_op() -> bool:
+    """Returns whether models run op by op: on CPUs, except with JAX.
+
+    There, TensorFlow's matrix products are faster than XLA's.
+    """
+    backend = keras.config.backend()
+    if backend != "tensorflow":
+        return backend == "torch"
+    return not (
+        tf.config.list_logical_devices("GPU")
+        or tf.config.list_logical_devices("TPU")
+    )
+
+
+def are_passes_compiled() -> bool:
+    """Returns whether XLA compiles the operations between matrix products."""
+    return _compiled.get() is Compiled.PASSES
+
+
+def compiles_updates() -> bool:
+    """Returns whether XLA compiles the update of each variable.
+
+    With several replicas the update communicates between devices, which a
+    compiled program cannot do.
+    """
+    return are_passes_compiled() and not tf.distribute.has_strategy()
+
+
 def is_all_compiled() -> bool:
     """Returns whether XLA compiles everything, matrix products included."""
     return _compiled.get() is Compiled.EVERYTHING
@@ -122,7 +150,7 @@ def is_fused(x) -> bool:
     Those on large tensors are; on tensors of partly unknown shape, if the
     training has enough steps for their usual length.
     """
-    if _compiled.get() is not Compiled.PASSES:
+    if not are_passes_compiled():
         return False
     shape = tuple(x.shape)
     if None in shape:
@@ -141,7 +169,7 @@ def _has_own_gradient(x) -> bool:
 
     They keep less in memory than TensorFlow's. float64 would lose precision.
     """
-    return _compiled.get() is Compiled.PASSES and x.dtype.size <= 4
+    return are_passes_compiled() and x.dtype.size <= 4
 
 
 def gelu(x, approximate: bool):

@@ -5,6 +5,7 @@ expression and a factor. The learning rate of a variable is multiplied by the
 factor of the first expression that is found in its path, or by 1.
 """
 
+import functools
 import numbers
 import re
 from collections import Counter
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 import keras
 from keras import ops
 
+from bert_tf import kernels
 from bert_tf.config import require_number, require_share
 from bert_tf.errors import InputError, listed, require_booleans, wrong_value
 
@@ -214,6 +216,8 @@ class _MomentOptimizer(keras.optimizers.Optimizer):
             "exclude_from_weight_decay", exclude_from_weight_decay
         )
         self._rate_multipliers = check_multipliers(rate_multipliers)
+        # Of the gradients of this step, in `apply`.
+        self._clip_factor: Any = None
 
     def build(self, variables) -> None:
         """Creates the moments of the variables; called by `apply`."""
@@ -242,10 +246,17 @@ class _MomentOptimizer(keras.optimizers.Optimizer):
                 _dense(g, v) for g, v in zip(grads, variables, strict=True)
             ]
         super().apply(grads, trainable_variables)
+        self._clip_factor = None
 
     def _clip_gradients(self, grads):
         # For the global norm, Keras needs gradients of one dtype.
-        return super()._clip_gradients([_precise(g) for g in grads])
+        grads = [_precise(g) for g in grads]
+        if not (self.global_clipnorm and kernels.compiles_updates()):
+            return super()._clip_gradients(grads)
+        # The compiled update multiplies by it, which saves a pass over the
+        # gradients.
+        self._clip_factor = clip_factor(grads, self.global_clipnorm)
+        return grads
 
     def exclude_from_weight_decay(self, var_list=None, var_names=None) -> None:
         """Raises an error: exclusion is an argument of the constructor."""
@@ -301,9 +312,16 @@ class _MomentOptimizer(keras.optimizers.Optimizer):
         moments, rate, rule = self.update_of(variable, learning_rate)
         state = variable, *moments
         gradient = _dense(gradient, variable)
-        values = self.updated(gradient, *state, rate, rule)
-        for old, new in zip(state, values, strict=True):
-            self.assign(old, new)
+        if kernels.compiles_updates():
+            # Functions share a program for arguments of one shape, if they
+            # get TensorFlow's variables.
+            state = [
+                x.value if isinstance(x, keras.Variable) else x for x in state
+            ]
+            factor = self._clip_factor
+            self._compiled_assign(gradient, *state, rate, rule, factor)
+        else:
+            self.assign_updated(gradient, *state, rate, rule)
 
     def update_of(
         self, variable, learning_rate
@@ -338,6 +356,40 @@ class _MomentOptimizer(keras.optimizers.Optimizer):
             ops.cast(new_v, v.dtype),
         )
 
+    def assign_updated(
+        self,
+        gradient,
+        variable,
+        m,
+        v,
+        learning_rate,
+        rule: UpdateRule,
+        factor: Any = None,
+    ) -> None:
+        """Assigns the new values; see `updated`.
+
+        If there is a factor, the gradient is multiplied by it.
+        """
+        state = variable, m, v
+        if factor is not None:
+            gradient = gradient * factor
+        values = self.updated(gradient, *state, learning_rate, rule)
+        for old, new in zip(state, values, strict=True):
+            self.assign(old, new)
+
+    @functools.cached_property
+    def _compiled_assign(self) -> Any:
+        """`assign_updated` as a function that XLA compiles.
+
+        A cached property is not an attribute that TensorFlow would save.
+        """
+        import tensorflow as tf
+
+        # A partial, since TensorFlow warns of functions with the same code as
+        # of one that it traces too often.
+        function = functools.partial(self.assign_updated)
+        return tf.function(function, autograph=False, jit_compile=True)
+
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()
         del config["weight_decay"]
@@ -366,6 +418,19 @@ class _MomentOptimizer(keras.optimizers.Optimizer):
                 f"{type(self).__name__} is not built. Call "
                 "build(model.trainable_variables) first."
             )
+
+
+def clip_factor(gradients: Sequence[Any], max_norm: float, norm: Any = None):
+    """Returns what brings the global norm of gradients to `max_norm` at most.
+
+    On TensorFlow. `norm` is the global norm, if it is known.
+    """
+    import tensorflow as tf
+
+    if norm is None:
+        norm = tf.linalg.global_norm(gradients)
+    [factor], _ = tf.clip_by_global_norm([tf.ones([])], max_norm, norm)
+    return factor
 
 
 @keras.saving.register_keras_serializable(package="bert_tf")

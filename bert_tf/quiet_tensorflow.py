@@ -5,17 +5,12 @@ message. The log level alone does not hide them, since TensorFlow's C++ code
 writes them before it reads the level. Its Python code logs every sum over
 several devices. Set TF_CPP_MIN_LOG_LEVEL=0 to see everything.
 
-TensorFlow multiplies matrices by oneDNN only where a CPU has special
-instructions for neural networks. A training step on a CPU with AVX2 takes a
-third longer without oneDNN. Set TF_ENABLE_ONEDNN_OPTS=0 to turn it off.
-
 Ctrl-C during the import, which takes seconds, ends other programs than the
 scripts with one line, too. So does a missing TensorFlow.
 """
 
 import contextlib
 import os
-import platform
 import signal
 import sys
 from collections.abc import Iterator
@@ -58,8 +53,6 @@ def _report_in_one_line(
 
 _excepthook_before, sys.excepthook = sys.excepthook, _report_in_one_line
 memory.limit_heaps()
-if platform.machine() in ("x86_64", "AMD64"):
-    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 with tensorflow_required():
     if os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3") == "3":
         with _no_stderr():

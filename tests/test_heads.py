@@ -1,11 +1,13 @@
 """Models with a head: training, dropout, choices, attentions, errors."""
 
+import contextlib
+
 import keras
 import numpy as np
 import pytest
 from keras import ops
 
-from bert_tf import heads
+from bert_tf import heads, kernels
 from bert_tf.errors import InputError
 from bert_tf.heads import (
     BertClassifier,
@@ -15,6 +17,7 @@ from bert_tf.heads import (
     BertTokenClassifier,
 )
 from bert_tf.modeling import BertModel
+from bert_tf.optimization import AdamWeightDecay
 from tests.backends import small_bert
 from tests.backends.small_bert import (
     CONFIG,
@@ -197,6 +200,41 @@ def test_one_loss_and_metric_for_plain_labels():
     best = model.predict(inputs, verbose=0)["logits"].argmax(-1)
     result = model.evaluate(inputs, labels, verbose=0, return_dict=True)
     assert result["accuracy"] == pytest.approx(np.mean(best == labels))
+
+
+@pytest.mark.parametrize("jit_compile", ["auto", False, True])
+def test_fit_compiles_what_scripts_compile(monkeypatch, jit_compile):
+    """Operations between matrix products, and the update; or, if told, all."""
+    monkeypatch.setattr(kernels, "LEAST_SIZE", 1)
+    monkeypatch.setattr(kernels, "LEAST_SIZE_OF_STEPS", 1)
+    seen = []
+    is_fused = kernels.is_fused
+
+    def spy(x):
+        seen.append(is_fused(x))
+        return seen[-1]
+
+    monkeypatch.setattr(kernels, "is_fused", spy)
+    inputs = small_bert.features()
+    labels = small_bert.integers("labels", (B,), LABELS)
+
+    def trained(is_compiled):
+        model = small_bert.make(BertClassifier, WITHOUT_DROPOUT, dropout=0.0)
+        optimizer = AdamWeightDecay(0.01, global_clipnorm=0.1)
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(optimizer, loss, jit_compile=jit_compile)
+        if not is_compiled:
+            model._compiling = contextlib.nullcontext
+        model.fit(inputs, labels, B, 3, shuffle=False, verbose=0)
+        return model, model.get_weights()
+
+    model, weights = trained(is_compiled=True)
+    assert model.jit_compile is (jit_compile is True)
+    assert any(seen) is (jit_compile is not True)
+    seen.clear()
+    for ours, plain in zip(weights, trained(False)[1], strict=True):
+        np.testing.assert_allclose(ours, plain, rtol=1e-4, atol=1e-6)
+    assert not any(seen)
 
 
 def test_number_of_labels_from_numpy():

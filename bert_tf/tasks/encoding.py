@@ -508,7 +508,7 @@ def label_id(label: Any, problem: str, numbers: Mapping[str, int]) -> Any:
     if problem in ("regression", "similarity"):
         number = float(label)
         # NaN and infinity would make every weight NaN.
-        if not abs(number) <= np.finfo(np.float32).max:
+        if not abs(number) <= float(np.finfo(np.float32).max):
             raise ValueError
         return number
     if problem == "multi_label":

@@ -17,6 +17,7 @@ from bert_tf.data.batching import (
     evaluation_plan,
 )
 from bert_tf.errors import wrong_value
+from bert_tf.kernels import USUAL_LENGTH, runs_op_by_op
 from bert_tf.tasks.task import FineTuningTask
 
 # What the name of a feature that scales a part of the loss ends with.
@@ -34,27 +35,17 @@ def padding() -> Padding:
 
     XLA compiles a model once for each length, so with XLA there are fewer.
     """
-    return Padding(multiple=8 if runs_without_xla() else 64)
-
-
-def runs_without_xla() -> bool:
-    """Returns whether models run op by op: on CPUs, except with JAX.
-
-    There, TensorFlow's matrix products are faster than XLA's.
-    """
-    backend = keras.backend.backend()
-    if backend != "tensorflow":
-        return backend == "torch"
-    import tensorflow as tf
-
-    return not (
-        tf.config.list_logical_devices("GPU")
-        or tf.config.list_logical_devices("TPU")
-    )
+    return Padding(multiple=8 if runs_op_by_op() else 64)
 
 
 class StepArguments(keras.utils.PyDataset):
-    """The arguments of the steps of an epoch."""
+    """The arguments of the steps of an epoch.
+
+    Attributes:
+      usual_length: The usual length of a batch; see `kernels.compiling`.
+    """
+
+    usual_length = USUAL_LENGTH
 
     def set_epoch(self, epoch: int) -> None:
         """Chooses the epoch, counted from 0."""
@@ -115,6 +106,7 @@ class Batches(StepArguments):
         self._arguments = arguments
         self._first = 0
         self._padded = padding().padded(features)
+        self.usual_length = round(features.lengths.mean())
 
     def __len__(self) -> int:
         return self._per_epoch

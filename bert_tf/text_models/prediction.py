@@ -13,7 +13,6 @@ from bert_tf.config import positive_integer
 from bert_tf.data.batching import Features
 from bert_tf.data.schema import INPUTS
 from bert_tf.errors import InputError, wrong_value
-from bert_tf.feature_model import FreezableModel
 from bert_tf.pretrained import warn_if_random
 from bert_tf.tasks.examples import Example
 from bert_tf.tasks.task import FineTuningTask
@@ -30,12 +29,13 @@ from bert_tf.text_models.inputs import (
     rows_to_predict,
 )
 from bert_tf.text_models.progress import Progress
+from bert_tf.trainable_model import TrainableModel
 
 # How many texts of a data set are shuffled and tokenized at a time.
 TEXTS_AT_A_TIME = 10_000
 
 
-class PredictingTextModel(FreezableModel, abc.ABC):
+class PredictingTextModel(TrainableModel, abc.ABC):
     """What `TextModel` adds to Keras's `predict`, for all kinds of models."""
 
     def __init__(self, **kwargs: Any):

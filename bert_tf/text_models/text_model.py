@@ -11,7 +11,7 @@ from bert_tf import files
 from bert_tf.config import positive_integer
 from bert_tf.dense import dense_layers
 from bert_tf.errors import InputError, shortened, wrong_value
-from bert_tf.feature_model import FeatureModel, renew_optimizer
+from bert_tf.feature_model import FeatureModel
 from bert_tf.interop import adapters
 from bert_tf.pretrained import (
     options_of,
@@ -24,6 +24,7 @@ from bert_tf.tasks.encoding import Encoding, TextEncoding
 from bert_tf.text_models.training import TrainableTextModel
 from bert_tf.tokenization.vocabulary_file import load_vocab, require_fit
 from bert_tf.tokenization.wordpiece import FullTokenizer
+from bert_tf.trainable_model import renew_optimizer
 from bert_tf.transformer import LORA_TARGETS
 
 Kind = TypeVar("Kind", bound=TextEncoding)

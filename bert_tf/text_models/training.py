@@ -13,7 +13,6 @@ import numpy as np
 from bert_tf.config import positive_integer, require_positive
 from bert_tf.data.batching import Features
 from bert_tf.errors import InputError, wrong_value
-from bert_tf.feature_model import renew_optimizer
 from bert_tf.optimization import AdamWeightDecay, WarmupLinearDecay
 from bert_tf.pretrained import warn_if_random
 from bert_tf.tasks.classification import balanced_class_weights
@@ -27,7 +26,6 @@ from bert_tf.text_models.batches import (
     for_evaluation,
     for_training,
     require_count,
-    runs_without_xla,
     weigh,
 )
 from bert_tf.text_models.distillation import TeacherOutputs, teacher_options
@@ -48,6 +46,7 @@ from bert_tf.text_models.prediction import (
     PredictingTextModel,
 )
 from bert_tf.text_models.progress import Evaluate, Progress, Validation
+from bert_tf.trainable_model import renew_optimizer
 
 # As in the original's scripts.
 LEARNING_RATE = 5e-5
@@ -123,7 +122,7 @@ class TrainableTextModel(PredictingTextModel):
         metrics: Any = "auto",
         *,
         learning_rate: float | None = None,
-        jit_compile: Any = None,
+        jit_compile: Any = "auto",
         **kwargs: Any,
     ) -> None:
         """Configures training; by default as in the original's scripts.
@@ -136,8 +135,7 @@ class TrainableTextModel(PredictingTextModel):
           metrics: Keras's metrics of logits; "auto" for the usual ones.
           learning_rate: The highest learning rate, with optimizer="auto"; by
             default 5e-5.
-          jit_compile: As in Keras. None: with XLA, except on CPUs with
-            TensorFlow, whose own kernels are faster there.
+          jit_compile: See `BertModel.compile`.
           **kwargs: Keras's further arguments.
         """
         arguments = {"optimizer": optimizer, "loss": loss, "metrics": metrics}
@@ -161,8 +159,6 @@ class TrainableTextModel(PredictingTextModel):
                 "learning_rate is for optimizer='auto'. Give it to the "
                 "optimizer instead."
             )
-        if jit_compile is None:
-            jit_compile = False if runs_without_xla() else "auto"
         automatic, configure = self._auto_arguments, super().compile
 
         def compile_with(optimizer: Any) -> None:
@@ -281,9 +277,12 @@ class TrainableTextModel(PredictingTextModel):
             )
             require_count("initial_epoch", initial_epoch)
             is_continued = initial_epoch > 0
+            self.num_steps = len(batches) * epochs
+            self.usual_length = batches.usual_length
             if self._peak_learning_rate is not None:
-                num_steps = len(batches) * epochs
-                self._restart(self._peak_learning_rate, num_steps, is_continued)
+                self._restart(
+                    self._peak_learning_rate, self.num_steps, is_continued
+                )
             self._build_state(batches)
             validation, options = self._validated(held_out, batch_size, options)
             verbose = options.pop("verbose", "auto")
@@ -658,8 +657,7 @@ class TrainableTextModel(PredictingTextModel):
 
     def compile_from_config(self, config: Mapping[str, Any]) -> None:
         """Compiles a loaded model as the saved one was."""
-        self.compile(**keras.saving.deserialize_keras_object(dict(config)))
-        self.optimizer.build(self.trainable_variables)
+        super().compile_from_config(config)
         self._optimized_variables = [*map(id, self.trainable_variables)]
 
 

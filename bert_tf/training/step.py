@@ -27,6 +27,7 @@ import keras
 import tensorflow as tf
 
 from bert_tf.kernels import USUAL_LENGTH, Compiled, compiling
+from bert_tf.optimization import clip_factor
 from bert_tf.training.distribution import is_plain, runs_on_cpus
 
 # The key of the weights of examples, next to the features of a micro-batch.
@@ -247,9 +248,7 @@ class TrainingStep:
         """Clips the gradients by their global norm and updates the weights."""
         factor = tf.ones([])
         if self.max_grad_norm:
-            [factor], _ = tf.clip_by_global_norm(
-                [factor], self.max_grad_norm, use_norm=norm
-            )
+            factor = clip_factor(gradients, self.max_grad_norm, norm)
         arguments = gradients, factor, rate
         if self.loss_scale is None:
             update = self._update_variables
@@ -286,11 +285,9 @@ class TrainingStep:
         self._update_state(gradient, factor, *state, rate, rule)
 
     def _assign_update(self, gradient, factor, variable, m, v, rate, rule):
-        values = self.optimizer.updated(
-            gradient * factor, variable, m, v, rate, rule
+        self.optimizer.assign_updated(
+            gradient, variable, m, v, rate, rule, factor
         )
-        for old, new in zip((variable, m, v), values, strict=True):
-            old.assign(new)
 
     def _count_step(self, strategy) -> None:
         # In replica context, each replica would send its 1 to the others.

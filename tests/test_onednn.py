@@ -1,0 +1,56 @@
+"""oneDNN is on where TensorFlow would leave it off, unless a user says no."""
+
+import os
+import platform
+import sys
+
+import pytest
+
+from bert_tf import onednn
+
+NAME = "TF_ENABLE_ONEDNN_OPTS"
+
+
+@pytest.fixture(autouse=True)
+def on_x86(monkeypatch):
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    monkeypatch.setenv(NAME, "")
+    monkeypatch.delenv(NAME)
+    monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
+
+
+def test_import_turns_it_on():
+    onednn.enable()
+    assert os.environ[NAME] == "1"
+
+
+def test_the_users_choice_is_kept(monkeypatch):
+    monkeypatch.setenv(NAME, "0")
+    onednn.enable()
+    assert os.environ[NAME] == "0"
+
+
+def test_other_cpus_are_left_alone(monkeypatch):
+    monkeypatch.setattr(platform, "machine", lambda: "aarch64")
+    onednn.enable()
+    assert NAME not in os.environ
+
+
+@pytest.mark.parametrize(
+    ("flags", "is_warned"),
+    [
+        ("flags : fpu avx2 fma", True),
+        ("flags : fpu avx2 avx512_vnni", False),
+        ("flags : fpu amx_int8 avx2", False),
+        ("", False),
+    ],
+)
+def test_tensorflow_that_came_first(
+    monkeypatch, tmp_path, caplog, flags, is_warned
+):
+    (tmp_path / "cpuinfo").write_text(f"model name : x\n{flags}\n")
+    monkeypatch.setattr(onednn, "_CPU_INFO", str(tmp_path / "cpuinfo"))
+    monkeypatch.setitem(sys.modules, "tensorflow", object())
+    onednn.enable()
+    assert NAME not in os.environ
+    assert (f"set {NAME}=1" in caplog.text) == is_warned
