@@ -27,12 +27,6 @@ if TYPE_CHECKING:
 MOST_EXAMPLES = 2**20
 MOST_TOKENS = 10**5
 
-# The names of `feature_tagger.CHOICES`.
-HIDDEN_STATES = (
-    *("embeddings", "second_to_last", "last"),
-    *("sum_last_four", "concat_last_four", "sum_all"),
-)
-
 # The number of batch lengths if XLA compiles a program for each.
 _LENGTHS = 4
 
