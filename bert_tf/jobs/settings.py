@@ -15,7 +15,7 @@ from absl import logging
 
 from bert_tf.errors import InputError, listed, wrong_value
 from bert_tf.options import Options, option
-from bert_tf.training.settings import TrainingConfig
+from bert_tf.training.settings import OPTIMIZERS, STRATEGIES, TrainingConfig
 from bert_tf.version import __version__
 
 if TYPE_CHECKING:
@@ -56,13 +56,7 @@ class DeviceOptions(Options):
         "Devices to use. auto: the first that exists of the TPU (with "
         "--use_tpu), the workers of TF_CONFIG, all GPUs, one device.",
         default="auto",
-        choices=(
-            "auto",
-            "one_device",
-            "mirrored",
-            "multi_worker_mirrored",
-            "tpu",
-        ),
+        choices=STRATEGIES,
         per_worker=True,
     )
     use_tpu: bool = option(
@@ -153,7 +147,7 @@ class TrainingOptions(Options):
     optimizer: str = option(
         "AdamW as in BERT, or LAMB.",
         default="adamw",
-        choices=("adamw", "lamb"),
+        choices=OPTIMIZERS,
         decides="model",
     )
     adam_bias_correction: bool = option(
