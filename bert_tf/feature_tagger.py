@@ -6,64 +6,18 @@ letters are explained at the top of `modeling.py`; C is the number of labels,
 L the size of an LSTM.
 """
 
-from typing import NamedTuple
-
 import keras
 from keras import ops
 
 from bert_tf.config import MAX_SIZE, BertConfig, positive_integer
-from bert_tf.errors import InputError, listed, require_choice, wrong_value
+from bert_tf.errors import InputError
 from bert_tf.feature_model import FeatureModel
 from bert_tf.heads import HEAD_SITE, add_output_weights, make_bilstm, score
+from bert_tf.hidden_states import choose
 from bert_tf.modeling import BertModel
 from bert_tf.transformer import BertLayer, fold_in
 
 NUM_LSTMS = 2
-
-
-class Choice(NamedTuple):
-    """A choice of hidden states, and how they become one vector.
-
-    Attributes:
-      states: A slice of [embeddings, output of block 0, of block 1, ...].
-      num_layers: The number of blocks that the choice needs.
-      is_weighted: Whether the states are added with learned weights; otherwise
-        they are concatenated.
-    """
-
-    states: slice
-    num_layers: int = 1
-    is_weighted: bool = False
-
-
-# The rows of table 7.
-CHOICES = {
-    "embeddings": Choice(slice(0, 1)),
-    "second_to_last": Choice(slice(-2, -1), num_layers=2),
-    "last": Choice(slice(-1, None)),
-    "sum_last_four": Choice(slice(-4, None), num_layers=4, is_weighted=True),
-    "concat_last_four": Choice(slice(-4, None), num_layers=4),
-    "sum_all": Choice(slice(1, None), is_weighted=True),
-}
-
-
-def choose(layers: str, config: BertConfig) -> Choice:
-    """Returns the choice with a name of `CHOICES`.
-
-    Raises:
-      InputError: If the name is unknown, or the model has too few layers.
-    """
-    require_choice("layers", layers, CHOICES)
-    depth = config.num_hidden_layers
-    possible = [name for name, c in CHOICES.items() if c.num_layers <= depth]
-    if layers not in possible:
-        raise wrong_value(
-            "layers",
-            f"one of {listed(possible, last='or')} for a model with "
-            f"{depth} layers",
-            layers,
-        )
-    return CHOICES[layers]
 
 
 @keras.saving.register_keras_serializable("bert_tf")
@@ -173,9 +127,9 @@ class BertFeatureTagger(FeatureModel):
 
     Args:
       num_labels: Number of labels, C.
-      layers: The hidden states to use, one of `CHOICES`. `sum_` choices weight
-        them by a softmax over learned weights, which starts uniform; `sum_all`
-        uses all blocks, without the embeddings.
+      layers: The hidden states to use, one of `hidden_states.CHOICES`. `sum_`
+        choices weight them by a softmax over learned weights, which starts
+        uniform; `sum_all` uses all blocks, without the embeddings.
       lstm_size: Size L of each of the two LSTMs, in each direction.
       dropout: Dropout rate of the vectors that are scored.
     """

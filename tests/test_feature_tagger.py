@@ -10,12 +10,8 @@ from bilstm_by_hand import tagger_logits
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.feature_tagger import (
-    CHOICES,
-    BertFeatureTagger,
-    FeatureHead,
-    choose,
-)
+from bert_tf.feature_tagger import BertFeatureTagger, FeatureHead
+from bert_tf.hidden_states import CHOICES
 from bert_tf.modeling import BertModel
 from bert_tf.variables import checkpoint_variables
 
@@ -249,12 +245,3 @@ def test_invalid_arguments(changes, message):
     arguments = {"num_labels": C, "layers": "last", "lstm_size": L, **changes}
     with pytest.raises(InputError, match=message):
         BertFeatureTagger(CONFIG, **arguments)
-
-
-def test_small_models_have_fewer_choices():
-    config = dataclasses.replace(CONFIG, num_hidden_layers=3)
-    for layers in ("embeddings", "second_to_last", "last", "sum_all"):
-        assert choose(layers, config) == CHOICES[layers]
-    for layers in ("sum_last_four", "concat_last_four"):
-        with pytest.raises(InputError, match=f"3 layers; got '{layers}'"):
-            choose(layers, config)

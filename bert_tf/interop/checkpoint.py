@@ -101,7 +101,8 @@ class Pretrained:
       max_seq_length: The sequence length in training.
       doc_stride: Tokens between the starts of two windows of a text.
       window_pooling: Classifiers: how windows become one answer; see
-        `tasks.windows.POOLINGS`. None if texts are not split into windows.
+        `tasks.windows.WINDOW_POOLINGS`. None if texts are not split into
+        windows.
       max_query_length: Questions: the number of tokens kept of a question.
       version_2_with_negative: Whether questions may have no answer.
       pooling: Vectors of texts: see `TextEmbedder`.

@@ -22,7 +22,7 @@ from bert_tf.config import BertConfig
 from bert_tf.data import buckets, processes
 from bert_tf.data.batching import Features, Padding
 from bert_tf.errors import in_file, wrong_value
-from bert_tf.feature_tagger import Choice
+from bert_tf.hidden_states import Choice
 from bert_tf.jobs import settings
 from bert_tf.jobs.options.features import FeaturesConfig
 from bert_tf.jobs.start import (

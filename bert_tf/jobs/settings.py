@@ -15,7 +15,7 @@ from absl import logging
 
 from bert_tf.errors import InputError, listed, wrong_value
 from bert_tf.options import Options, option
-from bert_tf.training.settings import TrainingConfig
+from bert_tf.training.settings import OPTIMIZERS, STRATEGIES, TrainingConfig
 from bert_tf.version import __version__
 
 if TYPE_CHECKING:
@@ -26,12 +26,6 @@ if TYPE_CHECKING:
 # Values above these limits are typing mistakes that would fill the memory.
 MOST_EXAMPLES = 2**20
 MOST_TOKENS = 10**5
-
-# The names of `feature_tagger.CHOICES`.
-HIDDEN_STATES = (
-    *("embeddings", "second_to_last", "last"),
-    *("sum_last_four", "concat_last_four", "sum_all"),
-)
 
 # The number of batch lengths if XLA compiles a program for each.
 _LENGTHS = 4
@@ -62,13 +56,7 @@ class DeviceOptions(Options):
         "Devices to use. auto: the first that exists of the TPU (with "
         "--use_tpu), the workers of TF_CONFIG, all GPUs, one device.",
         default="auto",
-        choices=(
-            "auto",
-            "one_device",
-            "mirrored",
-            "multi_worker_mirrored",
-            "tpu",
-        ),
+        choices=STRATEGIES,
         per_worker=True,
     )
     use_tpu: bool = option(
@@ -159,7 +147,7 @@ class TrainingOptions(Options):
     optimizer: str = option(
         "AdamW as in BERT, or LAMB.",
         default="adamw",
-        choices=("adamw", "lamb"),
+        choices=OPTIMIZERS,
         decides="model",
     )
     adam_bias_correction: bool = option(

@@ -21,6 +21,8 @@ from absl import logging
 
 from bert_tf import files
 from bert_tf.errors import InputError
+from bert_tf.jobs.settings import FineTuningOptions
+from bert_tf.options import named
 from bert_tf.training.hooks import NonFiniteError
 from bert_tf.training.results import (
     Metric,
@@ -40,7 +42,7 @@ SEARCHES: Mapping[str, tuple[Sequence[float], ...]] = {
     "paper": ((16, 32), (5e-5, 3e-5, 2e-5), (2.0, 3.0, 4.0)),
 }
 
-_SETTING = ("train_batch_size", "learning_rate", "num_train_epochs")
+_SETTING = tuple(named(FineTuningOptions, decides="setting"))
 _SPREAD = ("median", "minimum", "maximum", "standard_deviation")
 _COLUMNS = (*_SETTING, "trials", "diverged", "metric", *_SPREAD, "best")
 

@@ -196,7 +196,7 @@ def pool(
       logits: Floats [W, C].
       text: The index of the text of each window, int64 [W].
       num_texts: The number of texts, B.
-      pooling: One of `tasks.windows.POOLINGS`.
+      pooling: One of `tasks.windows.WINDOW_POOLINGS`.
     """
     segments = {
         "mean": tf.math.unsorted_segment_mean,

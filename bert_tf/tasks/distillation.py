@@ -19,7 +19,7 @@ from bert_tf.compatibility import have_names, require_teacher
 from bert_tf.config import BertConfig
 from bert_tf.data.batching import Features
 from bert_tf.errors import InputError, listed
-from bert_tf.tasks.task import FineTuningTask, sum_of_rows
+from bert_tf.tasks.task import FineTuningTask, bilstm_option, sum_of_rows
 
 LOSS = "distillation_loss"
 # The feature with the teacher's `logits` is `teacher_logits`.
@@ -105,7 +105,7 @@ class TeacherTask:
 
     def build_model(self) -> keras.Model:
         """See `Task`."""
-        model = self._task.make_model(bilstm_head=self.bilstm_head)
+        model = self._task.make_model(**bilstm_option(self.bilstm_head))
         model.build()
         return model
 

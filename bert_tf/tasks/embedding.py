@@ -207,10 +207,7 @@ class EmbeddingTask(FineTuningTask):
         if not is_scored:
             self.metrics = ("accuracy", "mrr")
 
-    def make_model(
-        self, bilstm_head: bool = False, **options: Any
-    ) -> keras.Model:
-        del bilstm_head  # The job rejects it.
+    def make_model(self, **options: Any) -> keras.Model:
         return TextEncoder(
             self.config,
             add_pooling_layer=self.pooling == "pooled",

@@ -23,7 +23,7 @@ from bert_tf.errors import (
     wrong_value,
 )
 from bert_tf.tasks.examples import Example
-from bert_tf.tasks.windows import POOLINGS, split_texts, window_spans
+from bert_tf.tasks.windows import WINDOW_POOLINGS, split_texts, window_spans
 from bert_tf.tokenization.packing import pack, truncated_lengths
 from bert_tf.tokenization.vocabulary_file import require_special_tokens
 from bert_tf.tokenization.wordpiece import FullTokenizer
@@ -294,7 +294,7 @@ class Encoding(RowEncoding[Example]):
         longer text (of equal ones the second) becomes windows, and the other
         one is truncated as without windows. None truncates texts.
       window_pooling: How the logits of windows become those of their text, one
-        of `windows.POOLINGS`.
+        of `windows.WINDOW_POOLINGS`.
 
     Raises:
       InputError: There are windows for multiple choice, or without room.
@@ -309,7 +309,7 @@ class Encoding(RowEncoding[Example]):
     def __post_init__(self) -> None:
         if self.doc_stride is None:
             return
-        require_choice("window_pooling", self.window_pooling, POOLINGS)
+        require_choice("window_pooling", self.window_pooling, WINDOW_POOLINGS)
         if self.problem in ("multiple_choice", "similarity"):
             raise InputError(f"doc_stride does not support {self.problem}.")
         if self.max_seq_length < _LEAST_OF_PAIR:

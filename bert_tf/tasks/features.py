@@ -27,7 +27,7 @@ from bert_tf.data.records import RecordWriter, encode_batch
 from bert_tf.data.schema import Feature
 from bert_tf.data.tables import read_lines
 from bert_tf.errors import in_file, listed, wrong_value
-from bert_tf.feature_tagger import CHOICES, Choice, choose
+from bert_tf.hidden_states import CHOICES, Choice, choose
 from bert_tf.modeling import BertModel
 from bert_tf.tasks.encoding import Encoding, TextEncoding
 from bert_tf.tasks.examples import Example
@@ -95,7 +95,7 @@ def choose_layers(layers: str, config: BertConfig) -> dict[str, Choice]:
     """Returns the hidden states of a comma-separated list of layers, by name.
 
     A layer is a number as in the original (0 is the first block, -1 the last),
-    `layer_0` and so on, a name in `feature_tagger.CHOICES` (sums are unweighted
+    `layer_0` and so on, a name in `hidden_states.CHOICES` (sums are unweighted
     here), or `all` for every block.
 
     Raises:

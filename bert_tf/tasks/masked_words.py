@@ -56,10 +56,7 @@ class MaskedWordsTask(FineTuningTask):
         super().__init__(config, encoding, **options)
         self.top_k = top_k
 
-    def make_model(
-        self, bilstm_head: bool = False, **options: Any
-    ) -> keras.Model:
-        del bilstm_head  # For heads that are trained from scratch.
+    def make_model(self, **options: Any) -> keras.Model:
         return BertPretrainer(self.config, **options)
 
     def is_element(self, features: Mapping) -> Any:

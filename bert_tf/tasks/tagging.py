@@ -10,8 +10,9 @@ from keras import ops
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import listed, wrong_value
-from bert_tf.feature_tagger import BertFeatureTagger, choose
+from bert_tf.feature_tagger import BertFeatureTagger
 from bert_tf.heads import BertTokenClassifier
+from bert_tf.hidden_states import choose
 from bert_tf.metrics import entity_scores
 from bert_tf.tasks.conll import (
     Sentence,

@@ -137,7 +137,7 @@ class FineTuningTask(Task):
         self.encoding = encoding
         self.bilstm_head = bilstm_head
         self.labels = tuple(getattr(encoding, "labels", ()))
-        self._model_options = {"bilstm_head": bilstm_head, **options}
+        self._model_options = options | bilstm_option(bilstm_head)
 
     @property
     def schema(self) -> Schema:  # type: ignore[override]
@@ -270,6 +270,14 @@ class FineTuningTask(Task):
         loss = np.sum(predictions["loss"], dtype=float)
         weight = np.sum(predictions["weight"], dtype=float)
         return {"eval_loss": float(loss / max(weight, 1))}
+
+
+def bilstm_option(has_one: bool) -> dict[str, bool]:
+    """Returns the option of a model with a BiLSTM.
+
+    Without one it is empty, as not every model has the option.
+    """
+    return {"bilstm_head": True} if has_one else {}
 
 
 def weights_of(label_ids: Any, class_weights: np.ndarray) -> Any:

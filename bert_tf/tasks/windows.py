@@ -8,7 +8,7 @@ import numpy as np
 Item = TypeVar("Item")
 
 # How the logits of the windows of a text become its logits.
-POOLINGS = ("mean", "max")
+WINDOW_POOLINGS = ("mean", "max")
 
 
 def window_spans(
@@ -92,7 +92,7 @@ class Rows(NamedTuple):
 
         Args:
           values: Floats [R, W].
-          pooling: One of `POOLINGS`.
+          pooling: One of `WINDOW_POOLINGS`.
           weights: The weights of the rows in the mean, [R]; default: equal.
 
         Returns:

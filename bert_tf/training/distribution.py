@@ -23,8 +23,7 @@ from bert_tf.errors import (
     shortened,
     wrong_value,
 )
-
-STRATEGIES = ("auto", "one_device", "mirrored", "multi_worker_mirrored", "tpu")
+from bert_tf.training.settings import STRATEGIES
 
 # The jobs of TF_CONFIG that train.
 _JOBS = ("chief", "worker")

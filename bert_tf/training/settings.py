@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from bert_tf.optimization import AdamWeightDecay, Lamb, RateMultipliers
 
 OPTIMIZERS = ("adamw", "lamb")
+# For `distribution.DistributionConfig`.
+STRATEGIES = ("auto", "one_device", "mirrored", "multi_worker_mirrored", "tpu")
 
 # Seeds become int32 tensors and seeds of NumPy.
 MAX_SEED = 2**31 - 1

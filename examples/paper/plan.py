@@ -16,6 +16,7 @@ from tables import Goal
 
 from bert_tf import BertConfig, files
 from bert_tf.errors import InputError, listed, wrong_value
+from bert_tf.hidden_states import CHOICES
 from bert_tf.options import Option, OptionError, Options, declared, option
 
 # The sizes of the published vocabularies.
@@ -574,8 +575,6 @@ def feature_based(
     Raises:
       InputError: The model has too few layers.
     """
-    from bert_tf.feature_tagger import CHOICES  # Loads Keras.
-
     least = CHOICES[layers].num_layers
     if size and BertConfig.from_name(size, 1).num_hidden_layers < least:
         raise wrong_value(

@@ -20,7 +20,7 @@ from bert_tf import files, metrics
 from bert_tf.contrib import convert_saved_model, runtimes
 from bert_tf.contrib.convert_saved_model import ConvertSavedModelConfig
 from bert_tf.contrib.exported import open_export
-from bert_tf.contrib.options.convert_saved_model import RUNTIMES
+from bert_tf.contrib.options.convert_saved_model import PACKAGES
 from bert_tf.errors import InputError
 from bert_tf.packages import MissingPackageError
 from tests.contrib.opened_exports import opened
@@ -248,9 +248,9 @@ def test_nothing_is_written_if_outputs_differ(
 
 
 @pytest.mark.parametrize("number", [0, -1])
-@pytest.mark.parametrize("name", RUNTIMES)
+@pytest.mark.parametrize("name", PACKAGES)
 def test_a_missing_package_is_named(monkeypatch, tmp_path, name, number):
-    absent = RUNTIMES[name][number]
+    absent = PACKAGES[name][number]
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda x: x != absent or None
     )

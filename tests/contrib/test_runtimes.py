@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.contrib import runtimes
-from bert_tf.contrib.options.convert_saved_model import RUNTIMES as packages_of
+from bert_tf.contrib.options.convert_saved_model import PACKAGES
 from bert_tf.contrib.runtimes import (
     RUNTIMES,
     ComparisonRow,
@@ -54,7 +54,7 @@ def test_refuses_unsupported_exports(changes, message):
 
 
 def test_the_formats_are_those_of_the_option():
-    assert packages_of.keys() == RUNTIMES.keys()
+    assert PACKAGES.keys() == RUNTIMES.keys()
 
 
 @pytest.mark.slow

@@ -32,7 +32,7 @@ from bert_tf.packages import missing
 from bert_tf.tasks import custom, datasets
 
 # The packages that convert and run models for other runtimes, by extra.
-RUNTIMES = {
+PACKAGES = {
     "onnx": ("onnx", "onnxruntime", "tf2onnx"),
     "litert": ("ai_edge_litert",),
 }
@@ -51,7 +51,7 @@ class ConvertSavedModelConfig(Options):
         "Format to write: onnx for ONNX Runtime, litert for LiteRT (formerly "
         "TensorFlow Lite). Each needs packages: pip install '.[onnx]' or "
         "'.[litert]'.",
-        choices=tuple(RUNTIMES),
+        choices=tuple(PACKAGES),
     )
     int8: bool = option(
         "Whether to write a second file with 8-bit weights: a quarter of the "
@@ -91,7 +91,7 @@ class ConvertSavedModelConfig(Options):
         if self.task_name.lower() != custom.NAME:
             datasets.find(self.task_name)
         checks.require_files(self.export_dir, self.eval_file)
-        for package in RUNTIMES[self.format]:
+        for package in PACKAGES[self.format]:
             if importlib.util.find_spec(package) is None:
                 purpose = f"`format={self.format}`"
                 raise missing(purpose, package, extra=self.format)

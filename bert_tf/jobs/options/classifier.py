@@ -37,7 +37,7 @@ from bert_tf.jobs.settings import DataOptions, DistillationOptions
 from bert_tf.options import option
 from bert_tf.tasks import custom, datasets
 from bert_tf.tasks.datasets import DataSet
-from bert_tf.tasks.windows import POOLINGS
+from bert_tf.tasks.windows import WINDOW_POOLINGS
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ class ClassifierConfig(DataOptions, DistillationOptions):
         "How the logits of the windows of a text become one answer. Default, "
         "with --doc_stride: mean.",
         default=None,
-        choices=POOLINGS,
+        choices=WINDOW_POOLINGS,
         recorded=True,
         decides="score",
     )

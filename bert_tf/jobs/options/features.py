@@ -23,10 +23,10 @@ import dataclasses
 
 from bert_tf import files
 from bert_tf.errors import InputError, listed, wrong_value
+from bert_tf.hidden_states import CHOICES
 from bert_tf.jobs import settings
 from bert_tf.jobs.options import checks
 from bert_tf.jobs.settings import (
-    HIDDEN_STATES,
     MOST_EXAMPLES,
     MOST_TOKENS,
     DeviceOptions,
@@ -56,7 +56,7 @@ class FeaturesConfig(PretrainedOptions, ExportOptions, DeviceOptions):
     )
     layers: str = option(
         "Layers: numbers (0 is the first, -1 the last), layer_0 and so on, "
-        f"{', '.join(HIDDEN_STATES)}, or all. By default the last four, or all "
+        f"{', '.join(CHOICES)}, or all. By default the last four, or all "
         "of a model that has fewer.",
         fallback="-1,-2,-3,-4",
     )

@@ -39,13 +39,10 @@ of the paper, with a higher learning rate. To use such a model later, give
 
 import dataclasses
 
+from bert_tf.hidden_states import CHOICES
 from bert_tf.jobs import settings
 from bert_tf.jobs.options import checks
-from bert_tf.jobs.settings import (
-    HIDDEN_STATES,
-    DataOptions,
-    DistillationOptions,
-)
+from bert_tf.jobs.settings import DataOptions, DistillationOptions
 from bert_tf.options import option
 from bert_tf.tasks.conll import find_file
 
@@ -77,7 +74,7 @@ class NerConfig(DataOptions, DistillationOptions):
         "Layers whose vectors feature_based uses. sum_ adds them with learned "
         "weights; sum_all uses all layers but the embeddings.",
         default="concat_last_four",
-        choices=HIDDEN_STATES,
+        choices=tuple(CHOICES),
         needs="mode=feature_based",
     )
     lstm_size: int = option(

@@ -12,9 +12,8 @@ import sys
 import pytest
 from checkout import ROOT
 
-from bert_tf import feature_tagger
 from bert_tf.command import JOBS, options_of
-from bert_tf.jobs import settings, trials
+from bert_tf.jobs import trials
 from bert_tf.options import declared
 from bert_tf.tasks import embedding, features, pretraining
 
@@ -191,7 +190,6 @@ def flags_of(job):
 
 def test_choices_are_those_of_the_code_that_needs_tensorflow():
     for job, name, known in (
-        ("ner", "feature_layers", feature_tagger.CHOICES),
         ("features", "pooling", features.POOLINGS),
         ("features", "output_format", features.WRITERS),
         ("embeddings", "pooling", embedding.POOLINGS),
@@ -200,4 +198,3 @@ def test_choices_are_those_of_the_code_that_needs_tensorflow():
     ):
         _, option = flags_of(job)[name]
         assert {*option.choices} == {*known}
-    assert (*feature_tagger.CHOICES,) == settings.HIDDEN_STATES
