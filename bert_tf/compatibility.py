@@ -1,6 +1,6 @@
 """Whether a checkpoint fits what is wanted of it: the same for every door.
 
-A checkpoint is a `interop.checkpoint.Pretrained`. What is wanted is a
+A checkpoint is an `interop.checkpoint.Pretrained`. What is wanted is a
 `tasks.task.FineTuningTask`, or a `Wanted` where less is known.
 """
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from absl import logging
 
-from bert_tf.errors import InputError, listed
+from bert_tf.errors import InputError, listed, wrong_value
 
 _SPAN_WEIGHTS = "cls/squad/output_weights"
 
@@ -150,12 +150,12 @@ def require_teacher(teacher: Any, task: Any, name: str) -> None:
             "tokenized once for both. Name another teacher, or start from "
             "another checkpoint."
         )
-    most, length = teacher.config.max_position_embeddings, task.encoding
-    if length.max_seq_length > most:
-        raise InputError(
-            f"`max_seq_length` must be at most {most}, the "
-            "max_position_embeddings of the teacher; got "
-            f"{length.max_seq_length}."
+    most = teacher.config.max_position_embeddings
+    if task.encoding.max_seq_length > most:
+        raise wrong_value(
+            "`max_seq_length`",
+            f"at most {most}, the max_position_embeddings of the teacher",
+            task.encoding.max_seq_length,
         )
     if fault := _missing(teacher, task) or head_difference(
         teacher, task, is_trained=False

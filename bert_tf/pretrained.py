@@ -469,8 +469,8 @@ def _wanted_classes(
     The head of the checkpoint fits if it has the same labels, in any order, or
     as many classes without names, which then get those names.
     """
-    given = labels is not None
-    if given:
+    has_names = labels is not None
+    if has_names:
         labels = require_names(labels)
         if not labels:
             raise wrong_value("labels", "at least one name", labels)
@@ -492,7 +492,7 @@ def _wanted_classes(
         if {*(labels or ())} == {*(theirs or ())}:
             problem = pretrained.problem_type
     is_number = pretrained.problem_type == "regression"
-    if is_ours and is_number and given and len(labels or ()) > 1:
+    if is_ours and is_number and has_names and len(labels or ()) > 1:
         problem = "single_label_classification"
     wanted = dataclasses.replace(
         wanted, num_outputs=num_labels, labels=labels, problem_type=problem
