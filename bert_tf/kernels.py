@@ -134,7 +134,7 @@ def compiles_updates() -> bool:
     """Returns whether XLA compiles the update of each variable.
 
     With several replicas the update communicates between devices, which a
-    compiled program cannot do.
+    compiled program cannot do. On other backends it is False.
     """
     return are_passes_compiled() and not tf.distribute.has_strategy()
 

@@ -318,8 +318,11 @@ class _MomentOptimizer(keras.optimizers.Optimizer):
             state = [
                 x.value if isinstance(x, keras.Variable) else x for x in state
             ]
-            factor = self._clip_factor
-            self._compiled_assign(gradient, *state, rate, rule, factor)
+            self._compiled_assign(
+                *(gradient, *state, ops.convert_to_tensor(rate), rule),
+                self._clip_factor,
+                hyperparameters=self._hyperparameters,
+            )
         else:
             self.assign_updated(gradient, *state, rate, rule)
 
@@ -372,23 +375,35 @@ class _MomentOptimizer(keras.optimizers.Optimizer):
         """
         state = variable, m, v
         if factor is not None:
-            gradient = gradient * factor
+            gradient = _precise(gradient)
+            gradient = gradient * ops.cast(factor, gradient.dtype)
         values = self.updated(gradient, *state, learning_rate, rule)
         for old, new in zip(state, values, strict=True):
             self.assign(old, new)
+
+    @property
+    def _hyperparameters(self) -> tuple[float, ...]:
+        """What is constant in a compiled update."""
+        return (
+            *(self.weight_decay_rate, self.beta_1, self.beta_2),
+            *(self.epsilon, self.bias_correction),
+        )
 
     @functools.cached_property
     def _compiled_assign(self) -> Any:
         """`assign_updated` as a function that XLA compiles.
 
-        A cached property is not an attribute that TensorFlow would save.
+        It is traced again for other hyperparameters.
         """
         import tensorflow as tf
 
-        # A partial, since TensorFlow warns of functions with the same code as
-        # of one that it traces too often.
-        function = functools.partial(self.assign_updated)
-        return tf.function(function, autograph=False, jit_compile=True)
+        def assign(*arguments: Any, hyperparameters: Any) -> None:
+            self.assign_updated(*arguments)
+
+        # As a partial it is not saved with a model, as a function would be.
+        return functools.partial(
+            tf.function(assign, autograph=False, jit_compile=True)
+        )
 
     def get_config(self) -> dict[str, Any]:
         config = super().get_config()
@@ -429,7 +444,8 @@ def clip_factor(gradients: Sequence[Any], max_norm: float, norm: Any = None):
 
     if norm is None:
         norm = tf.linalg.global_norm(gradients)
-    [factor], _ = tf.clip_by_global_norm([tf.ones([])], max_norm, norm)
+    one = tf.ones([], norm.dtype)
+    [factor], _ = tf.clip_by_global_norm([one], max_norm, norm)
     return factor
 
 

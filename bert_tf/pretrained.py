@@ -498,8 +498,7 @@ def _wanted_classes(
         wanted, num_outputs=num_labels, labels=labels, problem_type=problem
     )
     # A class without a counterpart has no head that checkpoints have.
-    is_known = wanted.head is not None or pretrained.head is None
-    return num_rows is not None and is_known, wanted
+    return num_rows is not None and wanted.head is not None, wanted
 
 
 def _reorder(

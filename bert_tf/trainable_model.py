@@ -8,8 +8,6 @@ import contextvars
 import enum
 import logging
 import warnings
-from collections.abc import Mapping
-from typing import Any
 
 import keras
 
@@ -82,32 +80,14 @@ class TrainableModel(keras.Model):
             super().quantize(*args, **kwargs)
         renew_optimizer(self)
 
-    def compile(self, *args, jit_compile: bool | str = "auto", **kwargs):
-        """Configures training, as `keras.Model.compile` does.
-
-        Args:
-          *args: As in Keras.
-          jit_compile: Whether XLA compiles whole steps. "auto": yes, except on
-            CPUs with TensorFlow, whose matrix products are faster than XLA's.
-            There XLA compiles the operations between them in training.
-          **kwargs: As in Keras.
-        """
-        if jit_compile == "auto" and kernels.runs_op_by_op():
-            jit_compile = False
-        super().compile(*args, jit_compile=jit_compile, **kwargs)
-
-    def compile_from_config(self, config: Mapping[str, Any]) -> None:
-        """Compiles a loaded model as the saved one was."""
-        self.compile(**keras.saving.deserialize_keras_object(dict(config)))
-        if self.optimizer is not None and self.built:
-            self.optimizer.build(self.trainable_variables)
-
     def _compiling(self) -> contextlib.AbstractContextManager[None]:
-        """Sets what XLA compiles in a step of training, as in the scripts."""
+        """Sets what XLA compiles in a step of training, as in the scripts.
+
+        By default Keras compiles whole steps, except on CPUs with TensorFlow.
+        """
         is_on_tensorflow = keras.config.backend() == "tensorflow"
-        if self.jit_compile or not (
-            is_on_tensorflow and kernels.runs_op_by_op()
-        ):
+        is_on_cpus = is_on_tensorflow and kernels.runs_op_by_op()
+        if self.jit_compile or self.run_eagerly or not is_on_cpus:
             return contextlib.nullcontext()
         return kernels.compiling(
             kernels.Compiled.PASSES, self.num_steps, self.usual_length

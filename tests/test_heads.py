@@ -202,39 +202,100 @@ def test_one_loss_and_metric_for_plain_labels():
     assert result["accuracy"] == pytest.approx(np.mean(best == labels))
 
 
-@pytest.mark.parametrize("jit_compile", ["auto", False, True])
-def test_fit_compiles_what_scripts_compile(monkeypatch, jit_compile):
-    """Operations between matrix products, and the update; or, if told, all."""
+@pytest.fixture
+def trained(monkeypatch):
+    """Returns a function that trains a classifier for four steps with `fit`."""
     monkeypatch.setattr(kernels, "LEAST_SIZE", 1)
     monkeypatch.setattr(kernels, "LEAST_SIZE_OF_STEPS", 1)
-    seen = []
-    is_fused = kernels.is_fused
-
-    def spy(x):
-        seen.append(is_fused(x))
-        return seen[-1]
-
-    monkeypatch.setattr(kernels, "is_fused", spy)
     inputs = small_bert.features()
     labels = small_bert.integers("labels", (B,), LABELS)
 
-    def trained(is_compiled):
-        model = small_bert.make(BertClassifier, WITHOUT_DROPOUT, dropout=0.0)
-        optimizer = AdamWeightDecay(0.01, global_clipnorm=0.1)
+    def train(is_compiled, dtype="float32", jit_compile="auto", **options):
+        model = small_bert.make(
+            BertClassifier, WITHOUT_DROPOUT, dropout=0.0, dtype=dtype
+        )
+        # Without such an epsilon, Adam hardly depends on clipping.
+        optimizer = AdamWeightDecay(
+            0.5, epsilon=1.0, global_clipnorm=0.1, **options
+        )
+        if dtype == "mixed_float16":
+            optimizer = keras.optimizers.LossScaleOptimizer(optimizer, 4.0)
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile(optimizer, loss, jit_compile=jit_compile)
         if not is_compiled:
             model._compiling = contextlib.nullcontext
-        model.fit(inputs, labels, B, 3, shuffle=False, verbose=0)
-        return model, model.get_weights()
+        model.fit(inputs, labels, B, 4, shuffle=False, verbose=0)
+        return model
 
-    model, weights = trained(is_compiled=True)
-    assert model.jit_compile is (jit_compile is True)
-    assert any(seen) is (jit_compile is not True)
-    seen.clear()
-    for ours, plain in zip(weights, trained(False)[1], strict=True):
-        np.testing.assert_allclose(ours, plain, rtol=1e-4, atol=1e-6)
-    assert not any(seen)
+    return train
+
+
+@pytest.mark.parametrize(
+    ("dtype", "options", "tolerance"),
+    [
+        ("float32", {}, 1e-5),
+        ("float32", {"gradient_accumulation_steps": 2}, 1e-5),
+        ("float32", {"use_ema": True}, 1e-5),
+        ("float64", {}, 1e-12),
+        ("mixed_float16", {}, 2e-3),
+    ],
+)
+def test_fit_compiles_what_scripts_compile(trained, dtype, options, tolerance):
+    """Operations between matrix products, and the update."""
+    models = [trained(is_fused, dtype, **options) for is_fused in (True, False)]
+    optimizers = [
+        getattr(model.optimizer, "inner_optimizer", model.optimizer)
+        for model in models
+    ]
+    assert ["_compiled_assign" in vars(x) for x in optimizers] == [True, False]
+    fused, plain = (model.get_weights() for model in models)
+    for ours, theirs in zip(fused, plain, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=tolerance)
+
+
+def test_fit_that_xla_compiles_as_a_whole(trained):
+    model = trained(True, jit_compile=True)
+    assert model.jit_compile
+    assert "_compiled_assign" not in vars(model.optimizer)
+
+
+def test_compiled_updates_follow_the_hyperparameters(trained):
+    model = trained(is_compiled=True)
+    model.optimizer.weight_decay_rate = 0.0
+    model.optimizer.learning_rate = 0.0
+    before = model.get_weights()
+    model.compile(model.optimizer, model.loss)
+    model.optimizer.learning_rate = 0.5
+    model.optimizer.beta_1 = 1.0
+    for moment in model.optimizer.slot_variables().values():
+        moment.assign(keras.ops.zeros_like(moment))
+    inputs = small_bert.features()
+    labels = small_bert.integers("labels", (B,), LABELS)
+    model.fit(inputs, labels, verbose=0)
+    # The first moment stays 0, and nothing decays.
+    for old, new in zip(before, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
+def test_a_fitted_model_is_exported_without_its_optimizer(trained, tmp_path):
+    model = trained(is_compiled=True)
+    model.enable_lora(2)
+    model.fit(
+        small_bert.features(),
+        small_bert.integers("labels", (B,), LABELS),
+        verbose=0,
+    )
+    model.merge_lora()
+    model.export(str(tmp_path / "fitted"), verbose=False)
+    plain = small_bert.make(BertClassifier, WITHOUT_DROPOUT, dropout=0.0)
+    plain.export(str(tmp_path / "plain"), verbose=False)
+    fitted, new = (
+        (tmp_path / name / "variables" / "variables.data-00000-of-00001")
+        .stat()
+        .st_size
+        for name in ("fitted", "plain")
+    )
+    assert fitted < 1.2 * new
 
 
 def test_number_of_labels_from_numpy():

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import subprocess
 import sys
 
 import pytest
@@ -19,9 +20,17 @@ def on_x86(monkeypatch):
     monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
 
 
-def test_import_turns_it_on():
+def test_it_is_on_before_tensorflow_is_imported():
     onednn.enable()
     assert os.environ[NAME] == "1"
+
+
+def test_import_of_the_package_turns_it_on():
+    """On x86; the platform of this machine decides."""
+    code = f"import os, bert_tf; print(os.environ.get({NAME!r}))"
+    said = subprocess.check_output([sys.executable, "-c", code], text=True)
+    is_x86 = os.uname().machine in ("x86_64", "AMD64")
+    assert said.strip() == ("1" if is_x86 else "None")
 
 
 def test_the_users_choice_is_kept(monkeypatch):

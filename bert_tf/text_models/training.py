@@ -135,7 +135,8 @@ class TrainableTextModel(PredictingTextModel):
           metrics: Keras's metrics of logits; "auto" for the usual ones.
           learning_rate: The highest learning rate, with optimizer="auto"; by
             default 5e-5.
-          jit_compile: See `BertModel.compile`.
+          jit_compile: As in Keras, which by default compiles whole steps with
+            XLA, except on CPUs with TensorFlow.
           **kwargs: Keras's further arguments.
         """
         arguments = {"optimizer": optimizer, "loss": loss, "metrics": metrics}
@@ -657,7 +658,8 @@ class TrainableTextModel(PredictingTextModel):
 
     def compile_from_config(self, config: Mapping[str, Any]) -> None:
         """Compiles a loaded model as the saved one was."""
-        super().compile_from_config(config)
+        self.compile(**keras.saving.deserialize_keras_object(dict(config)))
+        self.optimizer.build(self.trainable_variables)
         self._optimized_variables = [*map(id, self.trainable_variables)]
 
 

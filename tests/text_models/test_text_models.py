@@ -538,8 +538,7 @@ def test_weights_of_texts_and_classes_in_training(encoder):
         model,
         texts,
         labels,
-        epochs=20,
-        batch_size=16,
+        epochs=15,
         sample_weight=[1, 2, 1, 1] * 4,
         class_weight={"good": 0.1},
     )
