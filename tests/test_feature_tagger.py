@@ -11,6 +11,7 @@ from bilstm_by_hand import tagger_logits
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.feature_tagger import BertFeatureTagger, FeatureHead
+from bert_tf.heads import BertClassifier
 from bert_tf.hidden_states import CHOICES
 from bert_tf.modeling import BertModel
 from bert_tf.variables import checkpoint_variables
@@ -245,3 +246,19 @@ def test_invalid_arguments(changes, message):
     arguments = {"num_labels": C, "layers": "last", "lstm_size": L, **changes}
     with pytest.raises(InputError, match=message):
         BertFeatureTagger(CONFIG, **arguments)
+
+
+@pytest.mark.parametrize("labels", [["x", "y"], ["x", "y", "z"]])
+def test_the_head_of_a_classifier_is_left_out(tmp_path, labels):
+    """Of a TF1 checkpoint that does not say what its head is."""
+    classifier = BertClassifier(CONFIG, num_labels=2)
+    classifier.save_pretrained(tmp_path / "start", format="tf1")
+    (tmp_path / "start" / "bert_tf.json").unlink()
+    model = BertFeatureTagger.from_pretrained(
+        tmp_path / "start", labels=labels, layers="last"
+    )
+    assert model.get_config()["num_labels"] == len(labels)
+    assert model.checkpoint.labels == tuple(labels)
+    name = "bert/embeddings/word_embeddings"
+    ours, theirs = (checkpoint_variables(x)[name] for x in (model, classifier))
+    np.testing.assert_array_equal(ours, theirs)
