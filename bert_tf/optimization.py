@@ -253,9 +253,12 @@ class _MomentOptimizer(keras.optimizers.Optimizer):
         grads = [_precise(g) for g in grads]
         if not (self.global_clipnorm and kernels.compiles_updates()):
             return super()._clip_gradients(grads)
+        import tensorflow as tf
+
         # The compiled update multiplies by it, which saves a pass over the
         # gradients.
-        self._clip_factor = clip_factor(grads, self.global_clipnorm)
+        norm = tf.linalg.global_norm(grads)
+        self._clip_factor = clip_factor(norm, self.global_clipnorm)
         return grads
 
     def exclude_from_weight_decay(self, var_list=None, var_names=None) -> None:
@@ -435,15 +438,15 @@ class _MomentOptimizer(keras.optimizers.Optimizer):
             )
 
 
-def clip_factor(gradients: Sequence[Any], max_norm: float, norm: Any = None):
-    """Returns what brings the global norm of gradients to `max_norm` at most.
+def clip_factor(norm: Any, max_norm: float) -> Any:
+    """Returns the factor of gradients whose global norm is limited.
 
-    On TensorFlow. `norm` is the global norm, if it is known.
+    Args:
+      norm: Their global norm, a TensorFlow tensor [].
+      max_norm: The largest norm.
     """
     import tensorflow as tf
 
-    if norm is None:
-        norm = tf.linalg.global_norm(gradients)
     one = tf.ones([], norm.dtype)
     [factor], _ = tf.clip_by_global_norm([one], max_norm, norm)
     return factor

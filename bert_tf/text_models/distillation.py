@@ -33,7 +33,7 @@ _OPTIONS = {
 
 
 def teacher_options(
-    has_teacher: bool, **given: float | None
+    has_teacher: bool, **options: float | None
 ) -> tuple[float, ...]:
     """Returns the options of a distillation, with their defaults.
 
@@ -42,7 +42,7 @@ def teacher_options(
     """
     values = []
     for name, (default, least, most) in _OPTIONS.items():
-        value = given[name]
+        value = options[name]
         if value is not None and not has_teacher:
             raise InputError(
                 f"`{name}` has no effect without `teacher`. Leave it out, or "

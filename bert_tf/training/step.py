@@ -101,7 +101,7 @@ class TrainingStep:
             self._batch_gradients, jit_compile=jit_compile
         )
         self._update = self._clip_and_update
-        self._update_state = self._assign_update
+        self._update_state = self.optimizer.assign_updated
         # With several replicas the update communicates between devices, which
         # neither a compiled program nor an inner function can do.
         if is_plain(strategy) and compiled is Compiled.PASSES:
@@ -248,7 +248,7 @@ class TrainingStep:
         """Clips the gradients by their global norm and updates the weights."""
         factor = tf.ones([])
         if self.max_grad_norm:
-            factor = clip_factor(gradients, self.max_grad_norm, norm)
+            factor = clip_factor(norm, self.max_grad_norm)
         arguments = gradients, factor, rate
         if self.loss_scale is None:
             update = self._update_variables
@@ -282,12 +282,7 @@ class TrainingStep:
     def _update_variable(self, variable, gradient, factor, rate) -> None:
         moments, rate, rule = self.optimizer.update_of(variable, rate)
         state = variable, *(moment.value for moment in moments)
-        self._update_state(gradient, factor, *state, rate, rule)
-
-    def _assign_update(self, gradient, factor, variable, m, v, rate, rule):
-        self.optimizer.assign_updated(
-            gradient, variable, m, v, rate, rule, factor
-        )
+        self._update_state(gradient, *state, rate, rule, factor)
 
     def _count_step(self, strategy) -> None:
         # In replica context, each replica would send its 1 to the others.
