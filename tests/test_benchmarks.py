@@ -461,6 +461,38 @@ def test_exports_asked_by_several_clients(benchmarks, tmp_path):
 
 
 @pytest.mark.slow
+def test_prediction(benchmarks, tmp_path):
+    """Our side of one kind: loaded, asked, and as a whole process."""
+    from bert_tf.interop import huggingface
+
+    prediction = benchmarks("prediction")
+    config = dataclasses.replace(CONFIG, max_position_embeddings=128)
+    huggingface.write(str(tmp_path), pretrained("encoder", config))
+    texts = prediction.KINDS["classification"].num_texts
+    kind = dataclasses.replace(
+        prediction.KINDS["classification"], texts=lambda: ["a b", "b"] * texts
+    )
+    with mock.patch.dict(prediction.KINDS, classification=kind):
+        found = prediction.run(
+            prediction.PredictionConfig(
+                init_checkpoint=str(tmp_path),
+                kinds=("classification",),
+                variants=("ours",),
+                share=0.01,
+                rounds=1,
+            )
+        )
+    assert [turn["case"] for turn in found.turns] == [
+        f"TextClassifier, {title}"
+        for title in (
+            *("30 texts", "one at a time"),
+            "load and answer one text",
+        )
+    ]
+    assert all(turn["peak_bytes"] > 0 for turn in found.turns)
+
+
+@pytest.mark.slow
 def test_serving(benchmarks, tmp_path, capsys):
     """Both of our precisions, exported and loaded."""
     from bert_tf.interop import huggingface

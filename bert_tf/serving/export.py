@@ -274,7 +274,8 @@ def _trace(
     method: Method, specs: Mapping[str, tf.TensorSpec]
 ) -> tf.types.experimental.ConcreteFunction:
     """Traces a method as a graph that takes the dict's values by name."""
-    function = tf.function(lambda **values: method(values))
+    # No method has Python control flow over tensors, and converting is slow.
+    function = tf.function(lambda **values: method(values), autograph=False)
     return function.get_concrete_function(**specs)
 
 
