@@ -1,9 +1,10 @@
 """`TextClassifier`: classes, several labels, or a number for texts or pairs."""
 
+import contextlib
 import dataclasses
 import numbers
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import compress
 from typing import Any, ClassVar, Self
 
@@ -269,11 +270,13 @@ class TextClassifier(TextModel):
             raise InputError(
                 "The validation data must not have labels, since `x` has none."
                 if self._ranks
-                else "The validation data must have labels."
+                else "The validation data must have labels: pass a tuple "
+                "(x, y) or (x, y, sample_weight)."
             )
-        if self._ranks:
-            return super()._validation(data, batch_size)
-        features = _only_labeled(self._weighted_features(*data))
+        with self._same_inputs():
+            if self._ranks:
+                return super()._validation(data, batch_size)
+            features = _only_labeled(self._weighted_features(*data))
 
         def validate(callbacks: keras.callbacks.CallbackList) -> dict:
             progress = Progress(self, "test", callbacks)
@@ -281,14 +284,24 @@ class TextClassifier(TextModel):
 
         return validate
 
+    @contextlib.contextmanager
+    def _same_inputs(self) -> Iterator[None]:
+        """Keeps what an export takes, which only training chooses."""
+        is_pair = self.is_pair
+        try:
+            yield
+        finally:
+            self.is_pair = is_pair
+
     def _scores(self, x, y, batch_size, progress):
         return {}  # Of lists: the loss and metrics, which Keras computes.
 
     def _evaluated(self, data, batch_size, options):
         self._choose_objective(not has_labels(data))
-        if self._ranks:
-            return self._keras_scores(*data, batch_size, options)
-        features = self._weighted_features(*data)
+        with self._same_inputs():
+            if self._ranks:
+                return self._keras_scores(*data, batch_size, options)
+            features = self._weighted_features(*data)
         progress = Progress(self, "test", **options)
         return self._scores_of_texts(features, batch_size, progress)
 

@@ -74,7 +74,8 @@ def parts_of(
       size: The number of texts.
 
     Raises:
-      InputError: If labels are missing, or are given twice.
+      InputError: If labels are missing, or labels or weights are given twice,
+        or there are more weights than texts.
     """
     if y is not None:
         raise InputError("The data set has the labels: leave out y.")
@@ -84,25 +85,57 @@ def parts_of(
     start = 0
     while elements := list(itertools.islice(rows, size)):
         texts, labels, own = map(list, zip(*elements, strict=True))
+        if own[0] is not None and weights is not None:
+            raise InputError(
+                "The data set has the weights: leave out sample_weight."
+            )
         part_weights = own if own[0] is not None else weights
         if own[0] is None and weights is not None and size is not None:
             part_weights = _rows(weights, slice(start, start + len(elements)))
         start += len(elements)
         is_labeled = required or labels[0] is not None
         yield Part(texts, labels if is_labeled else None, part_weights)
+    if size is not None and weights is not None:
+        # The parts before had as many weights as texts.
+        sample_weights(weights, start)
 
 
 def first_steps(data: Part, batch_size: int, steps: int) -> Part:
     """Returns the texts of the first `steps` batches.
 
     Raises:
-      InputError: If a number is not a positive integer.
+      InputError: If a number is not a positive integer, or there are more or
+        fewer labels or weights than texts.
     """
     count = positive_integer("steps", steps)
     count *= positive_integer("batch_size", batch_size)
     if is_single(data.x):
         return data
+    data, _ = _equally_long(data)
     return Part(*(_rows(values, slice(count)) for values in data))
+
+
+def _equally_long(data: Part) -> tuple[Part, int]:
+    """Returns texts, labels and weights that can be sliced, and their number.
+
+    Raises:
+      InputError: If there are more or fewer labels or weights than texts.
+    """
+    x = _rows([data.x] if is_single(data.x) else data.x, slice(None))
+    columns = (*x.values(),) if isinstance(x, Mapping) else x
+    if not isinstance(columns, tuple):
+        columns = (columns,)
+    count = len(columns[0]) if columns else 0
+    if data.y is not None and len(data.y) != count:
+        raise wrong_value(
+            "The number of labels",
+            f"{count}, the number of texts",
+            len(data.y),
+        )
+    weights = data.weights
+    if weights is not None:
+        weights = sample_weights(weights, count)
+    return Part(x, data.y, weights), count
 
 
 def count_texts(dataset: Any) -> int:
@@ -128,13 +161,12 @@ def hold_out(x: Any, y: Any, weights: Any, share: float) -> tuple[Part, Part]:
     """Returns the first rows of x, y and weights, and the last `share`.
 
     Raises:
-      InputError: If `share` is not between 0 and 1, or a part has no rows.
+      InputError: If `share` is not between 0 and 1, or a part has no rows, or
+        there are more or fewer labels or weights than texts.
     """
     if not isinstance(share, numbers.Real) or not 0 < share < 1:
         raise wrong_value("validation_split", "at least 0 and below 1", share)
-    x = _rows([x] if is_single(x) else x, slice(None))
-    columns = (*x.values(),) if isinstance(x, Mapping) else x
-    count = len(columns[0] if isinstance(columns, tuple) else columns)
+    data, count = _equally_long(Part(x, y, weights))
     first = math.floor(count * (1 - float(share)))
     if first in (0, count):
         raise InputError(
@@ -143,8 +175,7 @@ def hold_out(x: Any, y: Any, weights: Any, share: float) -> tuple[Part, Part]:
         )
     parts = slice(first), slice(first, None)
     train, held_out = (
-        Part(*(_rows(values, part) for values in (x, y, weights)))
-        for part in parts
+        Part(*(_rows(values, part) for values in data)) for part in parts
     )
     return train, held_out
 

@@ -371,6 +371,13 @@ class TrainableTextModel(PredictingTextModel):
         """Returns what `fit` trains on, and what it evaluates or None."""
         if validation_data is not None:
             parts = x_y_weights(validation_data)
+            has_y = parts[1] is not None or is_dataset(parts[0])
+            if self._needs_labels and not has_y:
+                raise wrong_value(
+                    "validation_data",
+                    "a tuple (x, y) or (x, y, sample_weight)",
+                    validation_data,
+                )
             return data, split_dataset(*parts, self._needs_labels)
         if not share:
             return data, None

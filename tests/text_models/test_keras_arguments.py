@@ -12,7 +12,7 @@ import bert_tf
 from bert_tf import metrics
 from bert_tf.metrics import usual_metrics
 from bert_tf.text_models import embedding, training
-from bert_tf.text_models.inputs import class_weights
+from bert_tf.text_models.inputs import class_weights, parts_of
 from bert_tf.text_models.label_metrics import reciprocal_ranks
 from tests.interop.small_models import CONFIG as TWO_LAYERS
 from tests.interop.small_models import VOCAB, refused
@@ -716,3 +716,16 @@ def test_similar_documents_are_found(monkeypatch):
     assert model.search("a", []) == []
     with refused("top_k must be a positive integer; got 0"):
         model.search("a", TEXTS, top_k=0)
+
+
+@needs_tf_data
+def test_weights_of_a_data_set_are_counted_and_given_once():
+    import tensorflow as tf
+
+    dataset = tf.data.Dataset.from_tensor_slices((["a", "b", "c"], [0, 1, 1]))
+    assert len([*parts_of(dataset, None, [1.0] * 3, True, 2)]) == 2
+    with refused("sample_weight must be 3 numbers, one for each text"):
+        list(parts_of(dataset, None, [1.0] * 5, True, 2))
+    weighted = dataset.map(lambda x, y: (x, y, 1.0))
+    with refused("The data set has the weights: leave out sample_weight"):
+        list(parts_of(weighted, None, [1.0] * 3, True, None))

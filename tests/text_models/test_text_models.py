@@ -20,7 +20,7 @@ from bert_tf.tasks.embedding import pair_losses
 from bert_tf.tasks.encoding import Encoding
 from bert_tf.tasks.examples import Example
 from bert_tf.text_models.batches import for_training
-from bert_tf.text_models.inputs import hold_out
+from bert_tf.text_models.inputs import Part, first_steps, hold_out
 from tests.interop.small_models import CONFIG, VOCAB, refused
 
 pytestmark = pytest.mark.usefixtures("eagerly")
@@ -728,6 +728,47 @@ def test_the_last_part_is_held_out():
         hold_out(["a"], None, None, 0.5)
     with refused("validation_split must be at least 0 and below 1; got 2"):
         hold_out(rows, None, None, 2)
+    for nothing in ([], (), {}, ([], [])):
+        with refused("validation_split=0.5 of 0 texts leaves no text"):
+            hold_out(nothing, None, None, 0.5)
+
+
+def test_labels_and_weights_are_counted_before_they_are_divided():
+    texts = ["a", "b", "c", "d"]
+    divisions = (
+        lambda y, weights: hold_out(texts, y, weights, 0.5),
+        lambda y, weights: first_steps(Part(texts, y, weights), 1, 2),
+    )
+    for divide in divisions:
+        for labels in ([1] * 3, [1] * 6):
+            with refused(
+                f"The number of labels must be 4, the number of texts; got "
+                f"{len(labels)}"
+            ):
+                divide(labels, None)
+        for weights in ([1.0] * 3, [1.0] * 6, 2.0):
+            with refused("sample_weight must be 4 numbers, one for each text"):
+                divide([1] * 4, weights)
+
+
+def test_validation_data_of_a_wrong_form(encoder):
+    texts, tags = ["a b"], [["O", "O"]]
+    model = load(encoder, "tagger")
+    for data in ([texts, tags], texts, (texts,), (texts, tags, None, None)):
+        with refused(
+            r"validation_data must be a tuple \(x, y\) or \(x, y, sample_weight"
+        ):
+            trained(model, texts, tags, validation_data=data)
+
+
+def test_an_evaluation_does_not_change_what_an_export_takes(encoder):
+    model = load(encoder, "classifier")
+    pairs, labels = [("a", "b"), ("c", "d")], [0.0, 1.0]
+    single = ["a", "b"], labels
+    trained(model, pairs, labels, epochs=1, validation_data=single)
+    assert model.is_pair
+    model.evaluate(*single, verbose=0)
+    assert model.is_pair
 
 
 def test_validation_split_and_weights(encoder):
