@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 import keras
@@ -267,8 +267,10 @@ class TextEmbedder(TextModel):
         texts = [queries] if self._is_single(queries) else queries
         query_vectors = self._unit_vectors(texts, batch_size, "query")
         best: list[list[dict[str, Any]]] = [[] for _ in query_vectors]
-        is_column = hasattr(documents, "__len__")
-        rows = iter(plain(documents) if is_column else documents)
+        is_stream = isinstance(documents, Iterable) and not hasattr(
+            documents, "__len__"
+        )
+        rows = iter(documents if is_stream else plain(documents))
         parts = iter(lambda: [*itertools.islice(rows, _DOCUMENTS)], [])
         for number, part in enumerate(parts):
             vectors = self._unit_vectors(part, batch_size, "document")
@@ -289,6 +291,13 @@ class TextEmbedder(TextModel):
         if not (isinstance(x, np.ndarray) and x.dtype.kind == "f"):
             name = prompt_name if prompt_name in self.prompts else None
             x = self.predict(x, batch_size, verbose=0, prompt_name=name)
+        size = self.model.config.hidden_size
+        if x.shape[-1] != size:
+            raise wrong_value(
+                "The length of a vector",
+                f"{size}, that of the model's vectors",
+                x.shape[-1],
+            )
         return ops.convert_to_numpy(unit(np.atleast_2d(x).astype(np.float32)))
 
     def _prompt(self, name: str | None) -> str:

@@ -355,7 +355,7 @@ def plain(values: Any) -> list:
     """Returns a column of any library as a list of Python values.
 
     Raises:
-      InputError: If `values` is a single value.
+      InputError: If `values` is a single value, a dict, or has no order.
     """
     # TensorFlow's tensors have `numpy`, and pandas's tables `to_numpy`.
     for name in ("numpy", "to_numpy"):
@@ -363,7 +363,8 @@ def plain(values: Any) -> list:
             values = getattr(values, name)()
     if hasattr(values, "tolist"):
         values = values.tolist()
-    if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
+    no_columns = (str, bytes, Mapping, set, frozenset)
+    if isinstance(values, no_columns) or not hasattr(values, "__iter__"):
         raise wrong_value("Texts or labels", "in a list or a column", values)
     return list(values)
 
@@ -372,11 +373,12 @@ def plain_row(values: Any, where: str) -> list:
     """Returns the labels of one text as a list.
 
     Raises:
-      InputError: If `values` is a single label.
+      InputError: If `values` is a single label, or a dict.
     """
-    if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__"):
+    no_rows = (str, bytes, Mapping)
+    if isinstance(values, no_rows) or not hasattr(values, "__iter__"):
         raise wrong_value(f"The labels of {where}", "a list", values)
-    return plain(values)
+    return plain([*values] if isinstance(values, (set, frozenset)) else values)
 
 
 def label_name(value: Any, labels: Sequence[str]) -> Any:
@@ -394,7 +396,8 @@ def label_name(value: Any, labels: Sequence[str]) -> Any:
 
 def is_missing(value: Any) -> bool:
     """Returns whether a label is None, NaN or pandas's NA."""
-    is_nan = isinstance(value, float) and math.isnan(value)
+    # Only float64 of NumPy is a float.
+    is_nan = isinstance(value, (float, np.floating)) and math.isnan(value)
     return value is None or is_nan or type(value).__name__ == "NAType"
 
 

@@ -1,9 +1,11 @@
 """Keras's callbacks and progress bar around the batches of texts."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import keras
+
+from bert_tf.config import positive_integer
 
 # With verbose="auto", so many batches or fewer have no progress bar.
 _BATCHES_WITHOUT_BAR = 8
@@ -91,6 +93,9 @@ class Validation(keras.callbacks.Callback):
 
     Attributes:
       callbacks: All callbacks of `fit`.
+
+    Raises:
+      InputError: If `frequency` is neither a positive integer nor several.
     """
 
     callbacks: keras.callbacks.CallbackList
@@ -98,7 +103,14 @@ class Validation(keras.callbacks.Callback):
     def __init__(self, evaluate: Evaluate, frequency: Any = 1):
         super().__init__()
         self._evaluate = evaluate
-        self._frequency = frequency
+        is_one = isinstance(frequency, str) or not isinstance(
+            frequency, Collection
+        )
+        epochs = [
+            positive_integer("validation_freq", number)
+            for number in ([frequency] if is_one else frequency)
+        ]
+        self._frequency = epochs[0] if is_one else epochs
         self._logs: dict[str, Any] = {}
 
     def on_epoch_end(self, epoch, logs=None):

@@ -309,12 +309,15 @@ class TrainableTextModel(PredictingTextModel):
     ) -> tuple[Validation | None, dict[str, Any]]:
         """Returns the validation of `fit`, and its other options."""
         others = dict(options)
-        size = others.pop("validation_batch_size", None) or batch_size
+        size = others.pop("validation_batch_size", None)
+        size = batch_size if size is None else size
         steps = others.pop("validation_steps", None)
         frequency = others.pop("validation_freq", 1)
         if not held_out:
             return None, others
+        positive_integer("validation_batch_size", size)
         if steps is not None:
+            positive_integer("validation_steps", steps)
             held_out = first_steps(held_out, size, steps)
         return Validation(self._validation(held_out, size), frequency), others
 

@@ -14,6 +14,7 @@ from bert_tf.metrics import usual_metrics
 from bert_tf.text_models import embedding, training
 from bert_tf.text_models.inputs import class_weights, parts_of
 from bert_tf.text_models.label_metrics import reciprocal_ranks
+from bert_tf.text_models.progress import Validation
 from tests.interop.small_models import CONFIG as TWO_LAYERS
 from tests.interop.small_models import VOCAB, refused
 
@@ -716,6 +717,42 @@ def test_similar_documents_are_found(monkeypatch):
     assert model.search("a", []) == []
     with refused("top_k must be a positive integer; got 0"):
         model.search("a", TEXTS, top_k=0)
+    for documents in (None, 3, "a b"):
+        with refused("Texts or labels must be in a list or a column; got"):
+            model.search("a", documents)
+    with refused("The length of a vector must be [0-9]+, that of the model's"):
+        model.similarity("a", np.ones([2, 3], np.float32))
+
+
+def test_options_of_a_validation_are_checked_before_the_training():
+    model, data = classifier(), (TEXTS, [0, 1, 0, 1, 0, 1, 0])
+    before = [ops.convert_to_numpy(x) for x in model.trainable_variables]
+    for name, value in (
+        *(("validation_freq", x) for x in (0, "2", 1.5, [0], None)),
+        *(("validation_batch_size", x) for x in (0, -1, "8")),
+        *(("validation_steps", x) for x in (0, 1.5)),
+    ):
+        with refused(f"{name} must be a positive integer; got"):
+            model.fit(*data, validation_data=data, **{name: value}, **QUIET)
+    for old, new in zip(before, model.trainable_variables, strict=True):
+        np.testing.assert_array_equal(old, ops.convert_to_numpy(new))
+    for often in (2, np.int64(2), [2], np.array([2])):
+        validation = Validation(lambda _: {"loss": 1.0}, often)
+        validation.callbacks = None
+        logs = [{}, {}]
+        for epoch, scores in enumerate(logs):
+            validation.on_epoch_end(epoch, scores)
+        assert logs == [{}, {"val_loss": 1.0}], often
+
+
+def test_a_score_of_any_float_type_may_be_missing():
+    pairs = [("a", "b"), ("c", "d")]
+    regression = classifier(1, problem="regression")
+    for missing in (np.nan, np.float32("nan"), np.float16("nan"), None):
+        with refused("pair 1: the score is missing"):
+            embedder().fit(pairs, [0.5, missing])
+        with refused("example 1: the label is missing"):
+            regression.fit(["a", "b"], [0.5, missing])
 
 
 @needs_tf_data

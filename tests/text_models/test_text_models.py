@@ -20,7 +20,7 @@ from bert_tf.tasks.embedding import pair_losses
 from bert_tf.tasks.encoding import Encoding
 from bert_tf.tasks.examples import Example
 from bert_tf.text_models.batches import for_training
-from bert_tf.text_models.inputs import Part, first_steps, hold_out
+from bert_tf.text_models.inputs import Part, first_steps, hold_out, plain_row
 from tests.interop.small_models import CONFIG, VOCAB, refused
 
 pytestmark = pytest.mark.usefixtures("eagerly")
@@ -759,6 +759,23 @@ def test_validation_data_of_a_wrong_form(encoder):
             r"validation_data must be a tuple \(x, y\) or \(x, y, sample_weight"
         ):
             trained(model, texts, tags, validation_data=data)
+
+
+def test_texts_and_labels_have_an_order(encoder):
+    # The keys of a dict are no texts, and a set has no order.
+    in_a_list = "Texts or labels must be in a list or a column; got"
+    tagger = load(encoder, "tagger")
+    for x in ({"text": ["a b"]}, {"a b", "c"}, frozenset(["a b"])):
+        with refused(in_a_list):
+            tagger.predict(x)
+    model = load(encoder, "classifier")
+    for y in ({"a": 0.0, "b": 1.0}, {0.0, 1.0}):
+        with refused(in_a_list):
+            model.fit(["a", "b"], y)
+    # Several labels of one text need none.
+    assert sorted(plain_row({"a", "b"}, "example 0")) == ["a", "b"]
+    with refused("The labels of example 0 must be a list; got"):
+        plain_row({"a": 0, "b": 1}, "example 0")
 
 
 def test_an_evaluation_does_not_change_what_an_export_takes(encoder):
