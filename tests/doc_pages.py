@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from checkout import ROOT
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 _BLOCK = re.compile(
     r"(?P<note><!-- not run: [^>]+ -->\n)?"

@@ -268,7 +268,7 @@ def run_command(command):
 def test_korean_walk_through(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_korean(tmp_path)
-    for block in doc_pages.blocks(ROOT / "docs" / "korean.md", "sh"):
+    for block in doc_pages.blocks(ROOT / "docs" / "guide" / "korean.md", "sh"):
         for command in block.commands():
             run_command(command)
     composed = (tmp_path / "corpus_nfc.txt").read_text(encoding="utf-8")
