@@ -20,10 +20,11 @@ from checkout import ROOT
 import bert_tf
 from bert_tf import options
 
-PAGES = pytest.mark.parametrize("page", doc_pages.PAGES, ids=lambda p: p.stem)
+PAGES = pytest.mark.parametrize("page", doc_pages.PAGES, ids=doc_pages.name_of)
 
 # Other programs that commands on pages start with.
 OTHERS = {
+    "bert-tf",
     '"$TRITON/bin/tritonserver"',
     "cp",
     "curl",
