@@ -119,7 +119,7 @@ test-beam: $(VENV)-beam/.installed  ## test data creation with Apache Beam
 	tests/test_create_pretraining_data.py::test_beam_writes_the_same_files \
 	$(PYTEST_ARGS)
 
-fidelity: venv $(VENV)-jax/.installed $(VENV)-torch/.installed  ## measure every number of docs/fidelity.md again
+fidelity: venv $(VENV)-jax/.installed $(VENV)-torch/.installed  ## measure every number of docs/reports/fidelity.md again
 	@mkdir -p build/fidelity && rm -f build/fidelity/*.json
 	"$(BIN)/python" -m pytest -m fidelity \
 	--fidelity_rows=build/fidelity/tensorflow.json $(PYTEST_ARGS)
@@ -127,13 +127,13 @@ fidelity: venv $(VENV)-jax/.installed $(VENV)-torch/.installed  ## measure every
 	"$(VENV)-$$backend/bin/python" -m pytest -m fidelity \
 	--fidelity_rows=build/fidelity/$$backend.json \
 	tests/backends tests/parity $(PYTEST_ARGS) || exit 1; done
-	"$(BIN)/python" tests/fidelity.py docs/fidelity.md build/fidelity/*.json
+	"$(BIN)/python" tests/fidelity.py docs/reports/fidelity.md build/fidelity/*.json
 
-faults: venv  ## provoke every fault of docs/scale.md again and rewrite its table
+faults: venv  ## provoke every fault of docs/reports/faults.md again and rewrite its table
 	@mkdir -p build
 	"$(BIN)/python" -m pytest -m fault --fault_rows=build/faults.json \
 	$(PYTEST_ARGS)
-	"$(BIN)/python" benchmarks/fault_section.py build/faults.json docs/scale.md
+	"$(BIN)/python" benchmarks/fault_section.py build/faults.json docs/reports/faults.md
 
 lint: venv  ## check style and types without changing files
 	"$(BIN)/ruff" check .
@@ -144,13 +144,13 @@ format: venv  ## format the code
 	"$(BIN)/ruff" check --fix .
 	"$(BIN)/ruff" format .
 
-# A benchmark whose results are a section of docs/performance.md.
+# A benchmark whose results are a section of docs/reports/performance.md.
 define bench
 	"$(BIN)/python" benchmarks/$(1).py --output=build/$(1).json \
-	--page=docs/performance.md $(2)
+	--page=docs/reports/performance.md $(2)
 endef
 
-bench: venv $(BENCH_VOCAB)  ## measure docs/performance.md next to other programs, an hour
+bench: venv $(BENCH_VOCAB)  ## measure docs/reports/performance.md next to other programs, an hour
 	$(call bench,start)
 	$(call bench,tokenization,--data_dir="$(BENCH_DATA)")
 	$(call bench,data_creation,--input_file="$(BENCH_TEXT)" \
@@ -158,15 +158,15 @@ bench: venv $(BENCH_VOCAB)  ## measure docs/performance.md next to other program
 	$(call bench,input_pipeline)
 	$(call bench,training_step)
 	$(call bench,serving)
-	"$(BIN)/python" benchmarks/corpus_scale.py --page=docs/scale.md \
-	--picture=docs/corpus_scale.png
+	"$(BIN)/python" benchmarks/corpus_scale.py --page=docs/reports/performance.md \
+	--picture=docs/reports/corpus_scale.png
 
 define fine_tune
 	"$(BIN)/python" benchmarks/fine_tuning.py --task_name=$(1) \
 	--data_dir="$(2)" --output=build/fine_tuning/$(3).json $(4)
 endef
 
-bench-fine-tuning: venv  ## measure docs/results.md next to Hugging Face's Trainer, hours
+bench-fine-tuning: venv  ## measure docs/reports/results.md next to Hugging Face's Trainer, hours
 	$(call fine_tune,mrpc,$(GLUE)/MRPC,mrpc)
 	$(call fine_tune,sts-b,$(GLUE)/STS-B,sts-b,--num_train_epochs=2)
 	$(call fine_tune,sst-2,$(GLUE)/SST-2,sst-2,--rounds=1 \
@@ -176,12 +176,12 @@ bench-fine-tuning: venv  ## measure docs/results.md next to Hugging Face's Train
 	$(call fine_tune,squad,$(SQUAD),squad,--train_file="$(SQUAD_TRAIN)" \
 	--dev_file="$(SQUAD_DEV)" --rounds=1 --num_train_epochs=1 \
 	--max_seq_length=384 --train_batch_size=16 --learning_rate=1e-4)
-	"$(BIN)/python" benchmarks/fine_tuning.py --page=docs/results.md \
+	"$(BIN)/python" benchmarks/fine_tuning.py --page=docs/reports/results.md \
 	--results="$(subst $() ,$(,),$(FINE_TUNED:%=build/fine_tuning/%.json))"
 
 bench-gpu: venv  ## measure a GPU: Keras on JAX next to torch
 	"$(BIN)/python" benchmarks/training_step.py --device=cuda \
-	--output=build/gpu.json --page=docs/performance.md
+	--output=build/gpu.json --page=docs/reports/performance.md
 
 bench-serving: venv  ## measure exports next to torch and ONNX Runtime, and on Triton
 	$(call bench,serving)
@@ -196,11 +196,11 @@ docs: venv  ## write the API reference to build/docs, from the docstrings
 	"$(BIN)/python" docs/api_reference.py build/docs
 
 equalities: venv  ## compare the weights of replicas, workers and hosts (root for hosts)
-	"$(BIN)/python" benchmarks/equality.py --page=docs/scale.md
+	"$(BIN)/python" benchmarks/equality.py --page=docs/reports/equalities.md
 
 tpu: $(VENV)-tf220/.installed  ## find the largest batch of each TPU with its compiler, hours
 	"$(VENV)-tf220/bin/python" benchmarks/tpu_compile.py \
-	--output=build/tpu.json --page=docs/scale.md
+	--output=build/tpu.json --page=docs/reports/tpu_memory.md
 
 demo_output/vocab.txt:
 	$(MAKE) demo

@@ -1,7 +1,7 @@
 """Memory and time of data creation for growing texts.
 
-    python benchmarks/corpus_scale.py --page=docs/scale.md \\
-        --picture=docs/corpus_scale.png
+    python benchmarks/corpus_scale.py --page=docs/reports/performance.md \\
+        --picture=docs/reports/corpus_scale.png
 
 runs create_pretraining_data.py on texts of 5, 15 and 50 MB; it takes some three
 minutes. The texts are made up: 20,000 words of one to four syllables with
@@ -131,7 +131,7 @@ def write_text(path: pathlib.Path, size: int) -> None:
 
 
 def section(config: CorpusScaleConfig, rows: Sequence[Row]) -> str:
-    """Returns the section of docs/scale.md."""
+    """Returns the section of docs/reports/performance.md."""
     titles = ["text", "documents", "examples", "memory", "CPU time"]
     cells = (
         [

@@ -1,6 +1,6 @@
 """Equality of the weights on any devices: replicas, workers and hosts.
 
-    python benchmarks/equality.py --page=docs/scale.md
+    python benchmarks/equality.py --page=docs/reports/equalities.md
 
 runs scripts on one device, two and four replicas, two worker processes with one
 --output_dir, and two hosts with folders of their own (layouts.py). Each trains
@@ -406,7 +406,7 @@ one machine with one --output_dir; hosts are network namespaces joined by a
 veth pair, each with a folder of its own.
 
 - {sides.machine()}; {packages}
-- `python benchmarks/equality.py --page=docs/scale.md`"""
+- `python benchmarks/equality.py --page=docs/reports/equalities.md`"""
 
 
 if __name__ == "__main__":

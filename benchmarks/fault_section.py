@@ -1,7 +1,7 @@
-"""Writes the section about faults in docs/scale.md from rows of tests.
+"""Writes the section about faults in docs/reports/faults.md from rows of tests.
 
     python -m pytest -m fault --fault_rows=build/faults.json
-    python benchmarks/fault_section.py build/faults.json docs/scale.md
+    python benchmarks/fault_section.py build/faults.json docs/reports/faults.md
 
 `make faults` does both; without a page the section is printed.
 """

@@ -4,7 +4,7 @@
         --data_dir=../shared/data/glue/MRPC --rounds=5 \\
         --output=build/fine_tuning/mrpc.json
 
-trains the same weights on the same data with the same recipe (docs/results.md)
+trains the same weights on the same data with the same recipe (docs/reports/results.md)
 by our script and by peers/huggingface_trainer.py, in turn, with another seed in
 each round. Each side pads as it does best; `--variants=ours,ours_static`
 compares batches by length with batches padded to --max_seq_length. The peer's
@@ -13,7 +13,7 @@ sides read, encode and compute alike.
 
 Rerun a stopped command to resume. The page is written from several files:
 
-    python benchmarks/fine_tuning.py --page=docs/results.md \\
+    python benchmarks/fine_tuning.py --page=docs/reports/results.md \\
         --results=build/fine_tuning/mrpc.json,build/fine_tuning/sts-b.json
 """
 

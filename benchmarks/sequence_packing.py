@@ -2,7 +2,7 @@
 
     python benchmarks/sequence_packing.py \\
         --wikitext=wiki.test.raw --vocab_file=bert-base-uncased-vocab.txt \\
-        --page=docs/scale.md
+        --page=docs/reports/performance.md
 
 counts how full packed rows are, for records of 128 and 512 tokens of WikiText's
 articles and of its sections. Then it runs training steps on packed rows and, in
@@ -190,7 +190,7 @@ def section(
     usages: list[list[dict[str, float]]],
     rates: list[float],
 ) -> str:
-    """Returns the section of docs/scale.md."""
+    """Returns the section of docs/reports/performance.md."""
     words = [word for word in sys.argv[1:] if not word.startswith("--page")]
     times, medians = [["", "rows", "CPU seconds", "wall-clock seconds"]], []
     names = ("packed", "one example per row")

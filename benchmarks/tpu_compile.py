@@ -1,7 +1,7 @@
 """The largest batch of each kind of TPU, according to its compiler.
 
     python benchmarks/tpu_compile.py --output=build/tpu.json \\
-        --page=docs/scale.md
+        --page=docs/reports/tpu_memory.md
 
 compiles the steps of the scripts with the compiler of TPUs (tpu_steps.py), on a
 machine without a TPU: BERT-Base and Large, bfloat16, a slice of four chips. It

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from checkout import ROOT
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 _BLOCK = re.compile(
     r"(?P<note><!-- not run: [^>]+ -->\n)?"
@@ -31,6 +31,7 @@ _BLOCK = re.compile(
 _SCRIPT = re.compile(
     r"^(?:\$ )?(?:\S*/)?python (examples/paper/)?(\w+)\.py( .*)?$", re.DOTALL
 )
+_JOB = re.compile(r"^(?:\$ )?bert-tf (\w+)( .*)?$", re.DOTALL)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Block:
     is_run: bool
 
     def __str__(self) -> str:
-        return f"{self.page.name}:{self.line}"
+        return f"{name_of(self.page)}:{self.line}"
 
     def commands(self) -> Iterator[str]:
         """Yields the commands, including continuation lines.
@@ -71,6 +72,11 @@ class Block:
                     command = ""
         if command:
             yield command
+
+
+def name_of(page: pathlib.Path) -> str:
+    """Returns the path of a page in the project, without its suffix."""
+    return str(page.relative_to(ROOT).with_suffix(""))
 
 
 def blocks(page: pathlib.Path, language: str) -> list[Block]:
@@ -107,10 +113,10 @@ def run_python(some: Iterable[Block], namespace: dict) -> None:
 
 
 class Script(NamedTuple):
-    """A command that runs a script or a program in examples/paper.
+    """A command that runs a job, or a program in examples/paper.
 
     Attributes:
-      name: Its name, without `.py`.
+      name: The script of the job, or the program, without `.py`.
       words: Its arguments, without "...".
       is_whole: Whether no argument is "...".
     """
@@ -121,10 +127,25 @@ class Script(NamedTuple):
 
 
 def script_of(command: str) -> Script | None:
-    """Returns the script that a command runs, or None."""
-    found = _SCRIPT.match(command)
-    if not found or not (ROOT / (found[1] or "") / f"{found[2]}.py").exists():
+    """Returns the script that a command runs, or None.
+
+    `bert-tf JOB` runs the same job as a script in the root folder.
+    """
+    if found := _JOB.match(command):
+        name, rest = _script_of_job(found[1]), found[2]
+    elif found := _SCRIPT.match(command):
+        if not (ROOT / (found[1] or "") / f"{found[2]}.py").exists():
+            return None
+        name, rest = found[2], found[3]
+    else:
         return None
-    words = shlex.split((found[3] or "").replace("\\\n", " "))
+    words = shlex.split((rest or "").replace("\\\n", " "))
     given = [word for word in words if word != "..."]
-    return Script(found[2], given, is_whole=len(given) == len(words))
+    return Script(name, given, is_whole=len(given) == len(words))
+
+
+def _script_of_job(job: str) -> str:
+    """Returns the name of the script that runs a job."""
+    start = f'run_job("{job}")'
+    [path] = [p for p in ROOT.glob("*.py") if start in p.read_text("utf-8")]
+    return path.stem

@@ -1,4 +1,4 @@
-"""Rows of the table of faults in docs/scale.md, which tests produce.
+"""Rows of the table of faults in docs/reports/faults.md, which tests produce.
 
 The fixture `fault` compares the weights after a fault with those of an
 undisturbed run, and keeps a row:

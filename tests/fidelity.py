@@ -1,4 +1,4 @@
-"""Numbers of fidelity, which tests assert and docs/fidelity.md lists.
+"""Numbers of fidelity, which tests assert and docs/reports/fidelity.md lists.
 
 The fixture `fidelity` compares a number with its tolerance and keeps it:
 
@@ -17,7 +17,7 @@ Tests with the fixture have the mark `fidelity`. A run of them with
 Keras backend, make the table:
 
     python -m pytest -m fidelity --fidelity_rows=rows.json
-    python tests/fidelity.py docs/fidelity.md rows.json ...
+    python tests/fidelity.py docs/reports/fidelity.md rows.json ...
 
 `make fidelity` does all of it.
 """
@@ -48,7 +48,7 @@ BACKENDS = {
     "jax": ("JAX", "jax", "KERAS_BACKEND=jax .venv-jax/bin/python"),
     "torch": ("PyTorch", "torch", "KERAS_BACKEND=torch .venv-torch/bin/python"),
 }
-# In docs/fidelity.md: everything below this line is replaced.
+# In docs/reports/fidelity.md: everything below this line is replaced.
 MARK = "<!-- `make fidelity` writes everything below this line. -->\n"
 
 Fidelity = Callable[[str, float, float], None]
@@ -185,7 +185,7 @@ def _versions() -> dict[str, str]:
 
 
 def table(runs: Iterable[dict]) -> str:
-    """Returns everything that docs/fidelity.md has below its mark.
+    """Returns everything that docs/reports/fidelity.md has below its mark.
 
     Args:
       runs: The contents of the files of `Ledger.write`.

@@ -162,16 +162,16 @@ def test_only_the_section_of_a_page_is_replaced(comparison, tmp_path):
 
 def test_pages_have_the_sections_of_all_programs(benchmarks):
     pages = {
-        name: (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
-        for name in ("performance", "results", "scale")
+        path.stem: path.read_text(encoding="utf-8")
+        for path in (ROOT / "docs" / "reports").glob("*.md")
     }
     sections = {
         *(("performance", n) for n in ("training_step", "gpu", "serving")),
         *(("performance", n) for n in ("start", "tokenization", "triton")),
         *(("performance", n) for n in ("data_creation", "input_pipeline")),
-        *(("scale", n) for n in ("corpus", "packing", "equalities")),
-        *(("scale", n) for n in ("tpu", "faults")),
-        ("results", "fine_tuning"),
+        *(("performance", n) for n in ("corpus", "packing")),
+        *(("equalities", "equalities"), ("faults", "faults")),
+        *(("tpu_memory", "tpu"), ("results", "fine_tuning")),
     }
     for page, name in sections:
         assert pages[page].count(f"\n<!-- {name}: ") == 1

@@ -20,10 +20,11 @@ from checkout import ROOT
 import bert_tf
 from bert_tf import options
 
-PAGES = pytest.mark.parametrize("page", doc_pages.PAGES, ids=lambda p: p.stem)
+PAGES = pytest.mark.parametrize("page", doc_pages.PAGES, ids=doc_pages.name_of)
 
 # Other programs that commands on pages start with.
 OTHERS = {
+    "bert-tf",
     '"$TRITON/bin/tritonserver"',
     "cp",
     "curl",
@@ -268,7 +269,7 @@ def run_command(command):
 def test_korean_walk_through(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_korean(tmp_path)
-    for block in doc_pages.blocks(ROOT / "docs" / "korean.md", "sh"):
+    for block in doc_pages.blocks(ROOT / "docs" / "guide" / "korean.md", "sh"):
         for command in block.commands():
             run_command(command)
     composed = (tmp_path / "corpus_nfc.txt").read_text(encoding="utf-8")

@@ -183,7 +183,7 @@ def used_names(source: str) -> set[str]:
 @pytest.mark.parametrize(
     "path",
     [*EXAMPLES.glob("*.py"), *EXAMPLES.glob("*.ipynb"), *doc_pages.PAGES],
-    ids=lambda path: path.name,
+    ids=lambda path: str(path.relative_to(ROOT)),
 )
 def test_examples_use_public_names_only(path):
     assert used_names(source_of(path)) <= PUBLIC

@@ -1,4 +1,4 @@
-"""The fixture `fault` and the table of faults in docs/scale.md."""
+"""The fixture `fault` and the table of faults in docs/reports/faults.md."""
 
 import json
 import re
@@ -44,7 +44,7 @@ def test_records_rows_of_equal_weights(pytester):
 
 def test_the_page_has_a_row_of_every_test():
     """If not: `make faults`."""
-    page = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reports" / "faults.md").read_text(encoding="utf-8")
     [section] = re.findall(
         r"<!-- faults:.*?<!-- end of faults -->", page, re.DOTALL
     )

@@ -66,7 +66,7 @@ def test_the_citation_has_the_version():
 
 def test_install_commands_name_no_package_of_an_index():
     """`pip install bert_tf` would install a stranger's package."""
-    tracked = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
+    tracked = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
     tracked += ROOT.glob("bert_tf/**/*.py")
     wrong = [
         path.name

@@ -336,11 +336,11 @@ def test_the_example_of_the_page_runs(tmp_path, monkeypatch):
     fine_tuning_runs.write_release(
         tmp_path / "uncased_L-12_H-768_A-12", ("0", "1")
     )
-    [block] = doc_pages.blocks(ROOT / "docs" / "scripts.md", "python")
+    [block] = doc_pages.blocks(ROOT / "docs" / "scripts" / "index.md", "python")
     faster = "max_seq_length=23, jit_compile='false', init_checkpoint="
     code = block.text.replace("init_checkpoint=", faster)
     namespace = {}
-    exec(compile(code, "docs/scripts.md", "exec"), namespace)
+    exec(compile(code, "docs/scripts/index.md", "exec"), namespace)
     result = namespace["result"]
     assert "eval_mcc" in result.metrics
     assert result.release == "cola_output/release"

@@ -120,7 +120,7 @@ class ExportOptions(Options):
     export_parts: int = option(
         "Number of parts of each layer that a server computes at the same "
         "time, on different CPU cores. 2 is faster for one text if the server "
-        "has the flags in docs/serving.md, else 1.",
+        "has the flags in docs/guide/serving.md, else 1.",
         default=1,
         at_least=1,
     )

@@ -190,7 +190,7 @@ def export(
       version: The version number; None for the time in seconds, or the number
         after the highest that exists.
       num_parts: See `StoredWeights`. 2 needs a server with two flags: see
-        docs/serving.md.
+        docs/guide/serving.md.
 
     Returns:
       The folder of the new version.

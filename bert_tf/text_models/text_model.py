@@ -291,7 +291,7 @@ class TextModel(TrainableTextModel):
             or the number after the highest that exists.
           num_parts: Parts of each layer that a server computes at the same
             time, on different CPU cores. 2 is faster for one text if the
-            server has the flags in docs/serving.md, else 1.
+            server has the flags in docs/guide/serving.md, else 1.
 
         Returns:
           The folder of the version.

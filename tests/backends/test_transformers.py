@@ -210,7 +210,7 @@ def test_the_tokenizer_is_the_same(
 
 
 def test_transformers_converts_a_pickle(tmp_path):
-    """As docs/checkpoints.md says."""
+    """As docs/guide/checkpoints.md says."""
     model = random_model("BertForMaskedLM")
     model.save_pretrained(tmp_path / "expected")
     expected = huggingface.read(str(tmp_path / "expected"))

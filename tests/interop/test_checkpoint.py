@@ -158,7 +158,7 @@ def test_an_unsupported_format_is_named_with_its_remedy(
     where = repository or "some/folder"
     assert message.startswith(f"{where} has no model.safetensors; {name} ")
     assert reason in message
-    assert message.endswith("docs/checkpoints.md.")
+    assert message.endswith("docs/guide/checkpoints.md.")
 
 
 @pytest.mark.parametrize(
