@@ -4,12 +4,15 @@
         --data_dir=../shared/data/glue/MRPC --rounds=5 \\
         --output=build/fine_tuning/mrpc.json
 
-trains the same weights on the same data with the same recipe (docs/reports/results.md)
-by our script and by peers/huggingface_trainer.py, in turn, with another seed in
-each round. Each side pads as it does best; `--variants=ours,ours_static`
-compares batches by length with batches padded to --max_seq_length. The peer's
+trains the same weights on the same data by our script and by
+peers/huggingface_trainer.py, in turn, with another seed in each round; the
+recipe is in docs/reports/results.md. Each side pads as it does best. The peer's
 first classifier is also evaluated by our script: equal numbers show that both
 sides read, encode and compute alike.
+
+`--variants=ours,ours_static` compares batches by length with batches padded to
+--max_seq_length; `--variants=ours,ours_fit,keras_hub` our script with our text
+model and with KerasHub's.
 
 Rerun a stopped command to resume. The page is written from several files:
 
@@ -48,8 +51,10 @@ TASKS = {
     "squad": ("SQuAD 1.1", ("exact_match", "f1")),
 }
 PEER = "huggingface"
-# Our text model, for tasks of classes and numbers.
+# Our text model, for tasks of classes and numbers, and KerasHub's, for classes.
 FIT = "ours_fit"
+KERAS_HUB = "keras_hub"
+HUB_TASKS = ("mrpc", "sst-2")
 # What both sides report beside the scores.
 USAGE = {"eval_loss", "global_step", "train_seconds"}
 TITLES = {
@@ -57,6 +62,7 @@ TITLES = {
     PEER: "Hugging Face Trainer",
     "ours_static": "bert_tf, static padding",
     FIT: "bert_tf, TextClassifier.fit",
+    KERAS_HUB: "KerasHub, BertTextClassifier.fit",
 }
 # More columns of the table of every run, as in COLUMNS.
 MORE_COLUMNS = {
@@ -124,6 +130,8 @@ def run(config: FineTuningConfig) -> None:
         raise InputError(
             f"--variants={FIT} needs whole epochs of a task of texts."
         )
+    if KERAS_HUB in config.variants and config.task_name not in HUB_TASKS:
+        raise InputError(f"--variants={KERAS_HUB} needs a task of classes.")
     variants = config.variants or (OURS, PEER)
     results = begin(config)
     for seed in range(1, config.rounds + 1):
@@ -214,6 +222,10 @@ def command_of(
         # With `peers` on the path a core waits: 45 s instead of 29 for 94
         # steps, for a reason that is not known.
         return [sys.executable, "-P", program, json.dumps(values)]
+    if side == KERAS_HUB:
+        python = sides.peer_python(config.pythons, KERAS_HUB)
+        program = str(sides.PEERS / "keras_hub_classifier.py")
+        return [python, program, json.dumps(values)]
     values |= {
         "do_train": True,
         "do_eval": True,
@@ -239,6 +251,14 @@ def our_answer(config: FineTuningConfig, folder: pathlib.Path) -> Answer:
 def fit_answer(config: FineTuningConfig, folder: pathlib.Path) -> Answer:
     """Returns the same of our text model."""
     return our_versions(), our_scores(config, printed(folder))
+
+
+def keras_hub_answer(config: FineTuningConfig, folder: pathlib.Path) -> Answer:
+    """Returns the same of KerasHub's text classifier, which has accuracy."""
+    answer = printed(folder)
+    known = USAGE | {"eval_accuracy"}
+    found = {n.removeprefix("eval_"): answer[n] for n in known & answer.keys()}
+    return answer["versions"], found | {"eval_loss": found.pop("loss")}
 
 
 def our_versions() -> dict[str, str]:
@@ -279,7 +299,7 @@ def peer_answer(config: FineTuningConfig, folder: pathlib.Path) -> Answer:
     return answer["versions"], scores | usage
 
 
-ANSWERS = {PEER: peer_answer, FIT: fit_answer}
+ANSWERS = {PEER: peer_answer, FIT: fit_answer, KERAS_HUB: keras_hub_answer}
 
 
 def cross_check(

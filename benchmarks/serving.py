@@ -88,7 +88,8 @@ class ServingConfig(comparison.BenchmarkOptions):
     )
     export_parts: int = option(
         "Parts of each layer of our export. With 2 or more it runs one thread "
-        "in each operation, as a server with the flags in docs/guide/serving.md.",
+        "in each operation, as a server with the flags in "
+        "docs/guide/serving.md.",
         default=1,
         at_least=1,
     )
