@@ -34,6 +34,8 @@ JOBS = (
     "attention",
 )
 CONTRIB = ("convert_saved_model", "attention")
+# A command that runs no job: it has no options and no script.
+ENVIRONMENT = "env"
 
 
 def run_job(name: str) -> None:
@@ -82,6 +84,10 @@ def command() -> None:
             options = {job: options_of(job) for job in JOBS}
             _print(completion.script(value, options))
         _fail(f"--completion must be {' or '.join(completion.SHELLS)}")
+    elif first == ENVIRONMENT:
+        from bert_tf import environment
+
+        _print("".join(f"{line}\n" for line in environment.report()))
     if first not in JOBS:
         _fail(_unknown_job(first))
     sys.argv = [f"{sys.argv[0]} {first}", *words[1:]]
@@ -90,6 +96,10 @@ def command() -> None:
 
 def _help() -> str:
     jobs = "\n".join(f"  {job:20}{_summary(job)}" for job in JOBS)
+    jobs += (
+        f"\n  {ENVIRONMENT:20}Prints versions, devices and settings for a bug "
+        "report"
+    )
     return (
         f"bert-tf JOB --flag=value ...\n\n{jobs}\n\n"
         "`bert-tf JOB --help` lists the flags of a job. `bert-tf --version` "
@@ -101,7 +111,9 @@ def _help() -> str:
 def _unknown_job(word: str) -> str:
     from bert_tf.errors import did_you_mean
 
-    unknown = f"Unknown job {word!r}.{did_you_mean(word, JOBS)} "
+    unknown = (
+        f"Unknown job {word!r}.{did_you_mean(word, (*JOBS, ENVIRONMENT))} "
+    )
     return (
         f"{unknown if word else ''}Name a job: {', '.join(JOBS)}. `bert-tf JOB "
         "--help` lists its flags."

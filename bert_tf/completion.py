@@ -8,7 +8,7 @@ _BASH = """\
 _bert_tf() {
     local words current=${COMP_WORDS[COMP_CWORD]}
     case "$COMP_CWORD ${COMP_WORDS[1]}" in
-        "1 "*) words="JOBS --help --version" ;;
+        "1 "*) words="JOBS env --help --version" ;;
 FLAGS
     esac
     COMPREPLY=($(compgen -W "$words" -- "$current"))
@@ -23,7 +23,7 @@ _ZSH = """\
 _bert_tf() {
     local words_of_job
     case "$CURRENT $words[2]" in
-        "2 "*) words_of_job="JOBS --help --version" ;;
+        "2 "*) words_of_job="JOBS env --help --version" ;;
 FLAGS
     esac
     if compset -P '--*='; then

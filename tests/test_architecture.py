@@ -239,6 +239,7 @@ COMMAND = re.compile(r"(\.py|pip install|docker run)( --\S+)+")
 # Modules whose strings name flags, besides those of help texts.
 NAMES_FLAGS = {
     **dict.fromkeys(["cli", "command", "completion"], "the command line"),
+    "environment": "options of nvidia-smi",
     "corpus.beam": "options of Beam, which are words of a command line",
     "serving.readme": "commands that start a server",
 }

@@ -9,7 +9,7 @@ import sys
 import pytest
 from checkout import ROOT
 
-from bert_tf import command, signals
+from bert_tf import command, environment, signals
 from bert_tf.command import JOBS
 from bert_tf.version import __version__
 
@@ -36,11 +36,12 @@ def test_the_command_lists_its_jobs(lines_of):
         listed = [
             line.split()[0] for line in out.splitlines() if line[:1] == " "
         ]
-        assert listed == [*JOBS]
+        assert listed == [*JOBS, "env"]
     assert re.search("^  squad +Fine-tunes .* KorQuAD$", out, re.MULTILINE)
     status, out, err = lines_of()
     assert (status, out, err.count("\n")) == (2, "", 1)
     assert err.startswith(f"bert-tf: error: {jobs}")
+    assert "Did you mean 'env'?" in lines_of("envv")[2]
     status, _, err = lines_of("clasifier")
     known = "Unknown job 'clasifier'. Did you mean 'classifier'?"
     assert err.startswith(f"bert-tf: error: {known} {jobs}")
@@ -62,6 +63,11 @@ def test_the_version_and_completion(lines_of):
         status, out, err = lines_of(*words)
         assert (status, out) == (2, "")
         assert err == "bert-tf: error: --completion must be bash or zsh\n"
+
+
+def test_the_environment_is_printed(lines_of, monkeypatch):
+    monkeypatch.setattr(environment, "report", lambda: iter(["a", "b"]))
+    assert lines_of("env") == (0, "a\nb\n", "")
 
 
 FAST = """
