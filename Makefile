@@ -43,7 +43,7 @@ FINE_TUNED := mrpc sts-b sst-2 padding squad
 , := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test test-slow test-jax test-torch test-tf220 test-beam browser fidelity faults lint format equalities tpu docs bench bench-fine-tuning bench-gpu bench-serving paper-quick demo clean
+.PHONY: help venv test test-slow test-jax test-torch test-tf220 test-beam browser fidelity faults lint format equalities tpu docs bench bench-fine-tuning bench-gpu gpu-check bench-serving paper-quick demo clean
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-17s %s\n", $$1, $$2 }' Makefile
@@ -182,6 +182,12 @@ bench-fine-tuning: venv  ## measure docs/reports/results.md next to Hugging Face
 bench-gpu: venv  ## measure a GPU: Keras on JAX next to torch
 	"$(BIN)/python" benchmarks/training_step.py --device=cuda \
 	--output=build/gpu.json --page=docs/reports/performance.md
+
+# With a GPU, TensorFlow needs the extra `cuda`.
+gpu-check: venv  ## try everything once on an NVIDIA GPU, if there is one
+	@if command -v nvidia-smi >/dev/null; then \
+	"$(BIN)/python" -m pip install --quiet --editable '.[cuda]'; fi
+	@"$(BIN)/python" benchmarks/gpu_check.py
 
 bench-serving: venv  ## measure exports next to torch and ONNX Runtime, and on Triton
 	$(call bench,serving)

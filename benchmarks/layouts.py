@@ -67,6 +67,7 @@ def run(
     flags: Mapping[str, object],
     folder: pathlib.Path,
     output_flag: str = "output_dir",
+    gpus: Sequence[str] = (),
 ) -> pathlib.Path:
     """Runs a script on all workers at once, to its end.
 
@@ -74,15 +75,18 @@ def run(
       layout: The devices.
       script: The path of the script in the project.
       flags: All flags except --distribution_strategy and `output_flag`.
-      folder: A new folder for the output and the logs (`worker0.log` ...).
+      folder: The folder for the output and the logs (`worker0.log` ...). A
+        second run with the same folder resumes the first.
       output_flag: The flag for the output, whose path is returned: that of the
         first worker.
+      gpus: The value of CUDA_VISIBLE_DEVICES for each worker; by default none
+        sees a GPU.
 
     Raises:
       Unavailable: Hosts cannot be created here.
       InputError: A worker failed; the end of its log is printed.
     """
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     outputs = [folder / "output"] * layout.num_workers
     if layout.has_hosts:
         outputs = [folder / f"host{n}" for n in range(layout.num_workers)]
@@ -104,16 +108,18 @@ def run(
                     [*prefix, *python, str(ROOT / script), *words],
                     stdout=file,
                     stderr=subprocess.STDOUT,
-                    env=_environment([*hosts], index),
+                    env=_environment([*hosts], index, [*gpus, "-1", "-1"]),
                 )
             workers.append((process, log))
         _finish(workers)
     return outputs[0]
 
 
-def _environment(addresses: Sequence[str], index: int) -> dict[str, str]:
-    """Returns the environment of a worker, as a user without GPU has it."""
-    found = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1"}
+def _environment(
+    addresses: Sequence[str], index: int, gpus: Sequence[str]
+) -> dict[str, str]:
+    """Returns the environment of a worker."""
+    found = {**os.environ, "CUDA_VISIBLE_DEVICES": gpus[index]}
     for name in ("TF_CONFIG", "TF_CPP_MIN_LOG_LEVEL"):
         found.pop(name, None)
     if len(addresses) > 1:

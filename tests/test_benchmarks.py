@@ -664,3 +664,99 @@ def test_sides_fine_tune_in_turn(
     other = {**vars(config), "learning_rate": 1.0}
     with pytest.raises(InputError, match="results of other settings"):
         program.run(program.FineTuningConfig(**other))
+
+
+# The check of a GPU.
+
+
+@pytest.fixture
+def gpu_check(benchmarks):
+    return benchmarks("gpu_check")
+
+
+def test_without_a_gpu_nothing_is_checked(gpu_check, monkeypatch, capsys):
+    monkeypatch.setattr(gpu_check, "python", lambda *_: "0")
+    gpu_check.run(gpu_check.GpuCheckConfig())
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 1
+    assert "finds no GPU here, so nothing was checked" in lines[0]
+
+
+def test_every_check_runs_after_a_failure(gpu_check, monkeypatch, capsys):
+    """With one GPU, two processes are skipped: NCCL refuses to share it."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setattr(gpu_check, "python", lambda *_: "1")
+
+    def fails(*_, **__):
+        raise InputError("It broke.")
+
+    monkeypatch.setattr(gpu_check.layouts, "run", fails)
+    with pytest.raises(InputError, match="failed: pre-training, resume, bfl"):
+        gpu_check.run(gpu_check.GpuCheckConfig())
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "pre-training: FAILED: It broke."
+    assert lines[-2:] == [
+        "text model: ok: 1",
+        "two processes: skipped, since two GPUs are needed",
+    ]
+
+
+def test_workers_see_their_gpus(layouts, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("import os; print(os.environ['CUDA_VISIBLE_DEVICES'])")
+    layout = layouts.LAYOUTS["two_workers"]
+    layouts.run(layout, script, {}, tmp_path / "run", gpus=["3", "5"])
+    for worker, gpu in enumerate("35"):
+        log = tmp_path / "run" / f"worker{worker}.log"
+        assert log.read_text() == f"{gpu}\n"
+
+
+@pytest.mark.slow
+def test_the_checks_of_a_gpu_succeed_on_the_cpu(gpu_check, monkeypatch, capsys):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    gpu_check.run(gpu_check.GpuCheckConfig(cpu=True))
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in lines] == [
+        *("pre-training", "resume", "bfloat16", "float16"),
+        *("fine-tuning and export", "text model", "two processes"),
+    ]
+    assert all(": ok: " in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("task", "model", "length", "batch", "gib"),
+    [
+        ("classification", "base", 128, 256, 12.58),
+        ("classification", "large", 512, 16, 17.42),
+        ("pretraining", "base", 512, 64, 22.68),
+        ("pretraining", "large", 128, 512, 73.32),
+    ],
+)
+def test_the_memory_of_a_step_is_near_the_compilers(
+    benchmarks, task, model, length, batch, gib
+):
+    """The last number is a row of docs/reports/tpu_memory.md."""
+    program = benchmarks("gpu_memory")
+    config = BertConfig.from_name(model, vocab_size=program.VOCAB_SIZE)
+    needed = program.step_bytes(
+        config, length, batch, True, task == "pretraining"
+    )
+    assert sum(needed) / 2**30 == pytest.approx(gib, rel=0.12)
+
+
+def test_the_largest_batch_fits(benchmarks):
+    program = benchmarks("gpu_memory")
+    config = BertConfig.from_name("base", vocab_size=program.VOCAB_SIZE)
+    for is_half in (True, False):
+        batch = program.largest_batch(config, 128, 16, is_half=is_half)
+        limit = 16 * 2**30 * program.USABLE
+        most = [
+            sum(program.step_bytes(config, 128, size, is_half))
+            for size in (batch, batch + 8)
+        ]
+        assert batch % 8 == 0
+        assert most[0] <= limit < most[1]
+    large = BertConfig.from_name("large", vocab_size=program.VOCAB_SIZE)
+    assert program.largest_batch(large, 512, 1, is_half=True) == 0
+    table = [*program.rows()]
+    assert len({len(row) for row in table}) == 1

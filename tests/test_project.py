@@ -43,8 +43,19 @@ def test_only_the_extras_of_backends_bring_tensorflow():
     }
     assert {"jax", "torch", "huggingface", "visualize"} <= found.keys()
     assert found.pop("tensorflow") >= {"tensorflow", "tensorflow-text"}
+    assert found.pop("cuda") == {"tensorflow"}
     assert found.pop("tpu") == {"tensorflow-tpu"}
     assert not any(found.values())
+
+
+def test_extras_with_cuda_have_the_versions_of_their_backends():
+    def versions(extra: str) -> dict[str, str]:
+        found = map(Requirement, EXTRAS[extra])
+        return {each.name: str(each.specifier) for each in found}
+
+    for extra, backend in (("cuda", "tensorflow"), ("jax-cuda", "jax")):
+        assert versions(extra).items() <= versions(backend).items()
+        assert all(Requirement(text).extras for text in EXTRAS[extra])
 
 
 def test_the_metadata_is_complete():
