@@ -29,11 +29,15 @@ PACKAGES = (
     *("protobuf", "absl-py", "onnxruntime", "tf2onnx", "ai-edge-litert"),
     *("apache-beam", "nvidia-cudnn-cu12", "nvidia-cuda-runtime-cu12"),
 )
-# The environment variables that matter. None of them holds a secret.
+# The environment variables that matter. Terraform's also start with TF_, and
+# those for its variables and tokens hold secrets.
 _VARIABLES = re.compile(
-    "(BERT_TF|CUDA|JAX|KERAS|NCCL|NVIDIA|TF|TPU|XLA)_.*"
-    "|HF_HUB_OFFLINE|LD_LIBRARY_PATH|MALLOC_ARENA_MAX|OMP_NUM_THREADS"
+    "(?!TF_(CLI|VAR|TOKEN)_|.*(KEY|PASSWORD|SECRET|TOKEN))"
+    "((BERT_TF|CUDA|JAX|KERAS|NCCL|TF|TPU|XLA)_.*|HF_HUB_OFFLINE"
+    "|LD_LIBRARY_PATH|MALLOC_ARENA_MAX|NVIDIA_VISIBLE_DEVICES|OMP_NUM_THREADS)"
 )
+# In a URL, as of a mirror: scheme://name:password@host.
+_PASSWORD = re.compile("(?<=://)[^/@]+@")
 # Instructions that decide speed and precision: x86's and ARM's.
 _INSTRUCTIONS = (
     *("avx", "avx2", "avx512f", "avx_vnni", "avx512_vnni", "avx512_bf16"),
@@ -94,7 +98,8 @@ def report() -> Iterator[str]:
     found = sorted(filter(_VARIABLES.fullmatch, os.environ))
     yield f"Environment variables:{'' if found else ' none that matter'}"
     for name in found:
-        yield f"  {name}={' '.join(os.environ[name].split())[:200]}"
+        value = _PASSWORD.sub("...@", " ".join(os.environ[name].split()))
+        yield f"  {name}={value[:200]}"
 
 
 def _is_installed(module: str) -> bool:

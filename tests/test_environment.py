@@ -37,13 +37,16 @@ def write(folder, **modules):
 
 def test_the_report_names_what_matters(without_frameworks, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--a=1\n--b=2")
-    monkeypatch.setenv("HF_TOKEN", "secret")
+    for name in ("HF_TOKEN", "TF_VAR_password", "TF_TOKEN_a", "TPU_API_KEY"):
+        monkeypatch.setenv(name, "secret")
+    monkeypatch.setenv("BERT_TF_MODELS_URL", "https://me:secret@host/models")
     text = "\n".join(environment.report())
     assert f"bert_tf {__version__} in " in text
     for start in ("Python 3.", "CPU: ", "Memory: ", "Keras backend: "):
         assert f"\n{start}" in text
     assert "numpy 2." in text
     assert "\n  XLA_FLAGS=--a=1 --b=2" in text
+    assert "\n  BERT_TF_MODELS_URL=https://...@host/models" in text
     assert "secret" not in text
 
 
