@@ -26,6 +26,7 @@ PAGES = pytest.mark.parametrize("page", doc_pages.PAGES, ids=doc_pages.name_of)
 OTHERS = {
     "bert-tf",
     '"$TRITON/bin/tritonserver"',
+    "bert-tf",
     "cp",
     "curl",
     "docker",
@@ -83,8 +84,9 @@ def test_other_commands_exist(page):
             assert command.split()[0] in OTHERS, f"{block}: {command}"
             if made := re.match(r"make (?:-C \S+ )?([a-z0-9-]+)", command):
                 assert made[1] in targets, f"{block}: {command}"
-            for extra in re.findall(r"bert[-_]tf\[(\w+)\]", command):
-                assert f"\n{extra} = [" in project, f"{block}: {command}"
+            for extras in re.findall(r"(?:bert_tf|\.)\[([\w,-]+)\]", command):
+                for extra in extras.split(","):
+                    assert f"\n{extra} = [" in project, f"{block}: {command}"
 
 
 @pytest.fixture(scope="module")
