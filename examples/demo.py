@@ -9,7 +9,7 @@ rerun it with other text.
 
 Takes about six minutes on two CPU cores. On held-out text the model predicts
 19 to 20 % of the masked words, where the most frequent word is right for 5 %,
-and 66 to 67 % of the next sentences. The exact numbers depend on the CPU.
+and 66 to 68 % of the next sentences. The exact numbers depend on the CPU.
 """
 
 import argparse
@@ -50,9 +50,9 @@ TEXT = (
 REPORT = """
 What was learned, on held-out text:
 
-                    right    without a model
-  masked words     {words:6.1%}    {word_share:5.1%} (always saying {word!r})
-  next sentence    {sentences:6.1%}    {random:5.1%} (always saying 'random')
+                 accuracy   baseline
+  masked words   {words:8.1%}   {word_share:8.1%}  (always predict {word!r})
+  next sentence  {sentences:8.1%}   {random:8.1%}  (always predict 'random')
 
 after {minutes:.1f} minutes, from no more than 250 kB of text. What to try next:
 
