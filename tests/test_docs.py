@@ -24,7 +24,6 @@ PAGES = pytest.mark.parametrize("page", doc_pages.PAGES, ids=doc_pages.name_of)
 
 # Other programs that commands on pages start with.
 OTHERS = {
-    "bert-tf",
     '"$TRITON/bin/tritonserver"',
     "bert-tf",
     "cp",
