@@ -31,7 +31,7 @@ _BLOCK = re.compile(
 _SCRIPT = re.compile(
     r"^(?:\$ )?(?:\S*/)?python (examples/paper/)?(\w+)\.py( .*)?$", re.DOTALL
 )
-_JOB = re.compile(r"^(?:\$ )?bert-tf (\w+)( .*)?$", re.DOTALL)
+_JOB = re.compile(r"^(?:\$ )?bert-tf (?!env$)(\w+)( .*)?$", re.DOTALL)
 
 
 @dataclasses.dataclass(frozen=True)
