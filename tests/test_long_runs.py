@@ -2,9 +2,8 @@
 
 import json
 import random
-import re
-import shlex
 
+import doc_pages
 import in_process
 import numpy as np
 import pytest
@@ -31,15 +30,16 @@ LAST = 10
 @pytest.fixture(scope="module")
 def commands():
     """Returns the script and arguments of each command."""
-    page = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8")
-    page = page.partition("## Long sequences")[2].partition("<!-- ")[0]
-    blocks = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
-    return [
-        [words[1].removesuffix(".py"), *words[2:]]
-        for block in blocks
-        for command in block.replace("\\\n", " ").strip().split("\n\n")
-        for words in [shlex.split(command)]
+    page = ROOT / "docs" / "scale.md"
+    before, found, _ = page.read_text("utf-8").partition("## Long sequences")
+    assert found
+    scripts = [
+        doc_pages.script_of(command)
+        for block in doc_pages.blocks(page, "sh")
+        if block.line > before.count("\n")
+        for command in block.commands()
     ]
+    return [[script.name, *script.words] for script in scripts]
 
 
 @pytest.fixture(scope="module")
