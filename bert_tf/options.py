@@ -164,7 +164,7 @@ class Options:
             if need != other:
                 fault = f"with `{other}={getattr(self, other)}`"
             raise InputError(
-                f"`{name}` has no effect {fault}. Leave it out, or give "
+                f"`{name}` has no effect {fault}. Leave it out, or pass "
                 f"`{need}`."
             )
 

@@ -464,7 +464,7 @@ def test_circles_are_found():
         ('f("Give --labels.")', 1),
         ('f(f"--{name} is 1")', 1),
         ('"""Docs: --labels."""\nf("a--b ---")', 1),
-        ('f("Give `a`. Run x.py --a=1 --b or pip install --c")', 0),
+        ('f("Pass `a`. Run x.py --a=1 --b or pip install --c")', 0),
         ('H = "As --a."\nx = option("Like --labels.")\ny = option(H)', 0),
     ],
 )

@@ -124,7 +124,7 @@ def test_a_mistake_is_reported_in_one_line(
 @pytest.mark.parametrize(
     ("message", "printed"),
     [
-        ("Give `input_file`.", "Give --input_file."),
+        ("Pass `input_file`.", "Give --input_file."),
         ("`input_file=a b/%s` is `x y`", "--input_file=a b/%s is `x y`"),
         ("`do_lower_case=False`", "--nodo_lower_case"),
         ("`do_lower_case=True`", "--do_lower_case"),

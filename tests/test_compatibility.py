@@ -140,7 +140,7 @@ def test_the_head_to_start_from(saved, student, caplog, facts, words):
     assert found == warnings_of(caplog, load, path)
     assert len(found) == bool(words)
     for text in found:
-        assert text.startswith("Training a new head, since that of")
+        assert text.startswith("Training a new head: the head of")
         assert text.endswith(words)
     has_head = "output_weights" in start().shapes
     assert has_head == (not words)

@@ -334,4 +334,4 @@ def test_the_teacher_of_a_tagger_must_have_its_labels(runs, tmp_path, capsys):
         functools.partial(fine_tuning_runs.run, *run.args, **run.keywords),
         tmp_path / "out",
     )
-    assert "Name a teacher with the same labels" in found
+    assert "Pass a teacher with the same labels" in found

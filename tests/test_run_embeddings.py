@@ -186,7 +186,7 @@ def test_training_is_equal_with_any_devices(run, tmp_path, two_devices):
             {**UNSCORED, "gradient_accumulation_steps": 8},
             "each device computes one pair at a time",
         ),
-        ({"task_name": "mrpc"}, "mrpc has no similarities. Give one of sts-b"),
+        ({"task_name": "mrpc"}, "mrpc has no similarities. Pass one of sts-b"),
         ({"bilstm_head": True}, "--bilstm_head"),
         ({"label_column": "label"}, "label"),
     ],

@@ -477,14 +477,14 @@ def test_mistakes_in_records(says, inputs, without_labels, tmp_path):
     text = inputs / "vocab.txt"
     for changes, expected in (
         ({"input_file": text}, f"{text} is not a TFRecord file"),
-        ({"input_file": cut}, f"{cut} is cut off within record 16"),
+        ({"input_file": cut}, f"{cut} is truncated in record 16"),
         (
             {"eval_input_file": cut, "do_eval": True},
-            f"{cut} is cut off within record 16",
+            f"{cut} is truncated in record 16",
         ),
         (
             {"eval_input_file": cut, "eval_steps": 3},
-            f"{cut} is cut off within record 16",
+            f"{cut} is truncated in record 16",
         ),
         ({"input_file": without_labels}, "next_sentence_labels"),
         ({"input_file": made}, f"{made} was made with --nonext_sentence."),

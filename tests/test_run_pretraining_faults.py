@@ -415,7 +415,7 @@ def test_a_record_is_cut_off(launch, inputs, tmp_path, capsys, caplog, fault):
 
     run("refused", status=1)
     line = in_process.the_error(capsys, "run_pretraining")
-    assert f"{path} is cut off within record 4 (from 0)" in line
+    assert f"{path} is truncated in record 4 (from 0)" in line
     assert "pass --skip_corrupt_records" in line
 
     whole = run("whole", skip_corrupt_records=True)
@@ -428,7 +428,7 @@ def test_a_record_is_cut_off(launch, inputs, tmp_path, capsys, caplog, fault):
     resumed = run("resumed", skip_corrupt_records=True)
     assert (resumed / "eval_results.txt").read_text() == results
     fault(
-        "the third of eight files of records cut off",
+        "the third of eight record files truncated",
         f"ends with status 1: {quoted(line, FOLDER=shards)}. With "
         "--skip_corrupt_records it continues, and the results contain "
         "`skipped_records = 1`; the difference is that between an interrupted "

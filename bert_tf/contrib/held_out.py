@@ -1,8 +1,8 @@
 """Scores of exported models on labelled files.
 
-The metrics are those of `run_classifier.py`, `run_ner.py` and `run_squad.py`.
-The model is a function from features to outputs: the signature `tokens` of an
-export.
+The metrics are the same as in `run_classifier.py`, `run_ner.py` and
+`run_squad.py`. The model is a function from features to outputs: the signature
+`tokens` of an export.
 """
 
 import dataclasses

@@ -103,9 +103,10 @@ def _to_onnx(exported: Exported) -> bytes:
 def _hide_sizes_of_one(graph: Any, nodes: list) -> list:
     """Hides from tf2onnx which sizes of transposed tensors are 1.
 
-    It turns a transpose that only moves an axis of size 1, as that of a single
-    attention head, into a reshape, and merges it with the next reshape. In
-    this one a 0 means "as in the input", whose axes are then in another order.
+    It turns a transpose that only moves an axis of size 1, such as a single
+    attention head, into a reshape, and merges it with the next reshape. There a
+    0 means "as in the input", but the input's axes are then in a different
+    order.
     """
     for node in nodes:
         if node.type == "Transpose" and graph.get_shape(node.input[0]):
@@ -118,8 +119,8 @@ def _hide_sizes_of_one(graph: Any, nodes: list) -> list:
 def _erfc_in_onnx(graph: Any, node: Any, name: str, arguments: list) -> None:
     """Converts erfc(x), which the erf GELU uses, to 1 - erf(x).
 
-    For large x, erfc(x) becomes a rounding error of 1; the error of GELU is not
-    larger than that.
+    For large x, this has the absolute rounding error of numbers near 1. The
+    error of GELU is not larger.
     """
     del arguments
     node.type = "Erf"
@@ -260,7 +261,8 @@ RUNTIMES = {
 # The tolerance of a float32 model: absolute for outputs up to 1, relative to
 # the largest value for larger ones, such as logits.
 TOLERANCE = 1e-4
-# The share of classes or tags that may change, if two are equally likely.
+# The share of classes or tags that may change because two are about equally
+# likely.
 MOST_CHANGED = 1e-3
 
 _ROWS_AT_A_TIME = 32

@@ -138,7 +138,7 @@ class SectionTable:
         return int(np.searchsorted(self.entries["task"], task)) + number
 
     def section(self, index: int, section: TextSection) -> Section:
-        """Returns a section with its place among all documents."""
+        """Returns a section with its position among all documents."""
         return Section(
             section.corpus,
             int(self.first_document[index]),

@@ -170,8 +170,8 @@ class OutputPlan:
     def __post_init__(self) -> None:
         if self.total < len(self.paths):
             raise InputError(
-                f"The text gives only {self.total} instances for "
-                f"{len(self.paths)} files. Name fewer files in `output_file`."
+                f"The text yields only {self.total} instances for "
+                f"{len(self.paths)} files. Pass fewer files in `output_file`."
             )
 
     def chunks(self) -> Iterator[Chunk]:

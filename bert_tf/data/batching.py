@@ -201,7 +201,7 @@ def _epoch_order(num_rows: int, seed: int, epoch: int) -> np.ndarray:
 def _similar_rows(
     plan: np.ndarray, lengths: np.ndarray, seed: int, start: int = 0
 ) -> np.ndarray:
-    """Exchanges the rows of near batches, such that a batch has similar ones.
+    """Swaps rows of nearby batches, so that a batch has similar lengths.
 
     Args:
       plan: The rows of batches in random order, integers [batches, b].

@@ -20,7 +20,7 @@ from bert_tf.data import records
 from bert_tf.data.schema import Schema
 from bert_tf.errors import InputError
 
-# Increment this if the same examples give other records than before.
+# Increment this when the records of the same examples change.
 _FORMAT = 1
 
 
@@ -97,13 +97,13 @@ def write_records(
     wanted: Mapping[str, Any],
     make_blocks: Callable[[], Iterable[RecordBlock]],
 ) -> CachedRecords:
-    """Writes records, unless the file has them already.
+    """Writes records, unless the file already has them.
 
     Several processes may write at once: each writes to a temporary file and
     renames it, and equal blocks give equal bytes.
 
     Args:
-      path: The TFRecord file; its manifest is written, too.
+      path: The TFRecord file; its manifest is written too.
       wanted: The `key` of the records.
       make_blocks: Returns the blocks of the file in order.
     """
@@ -138,7 +138,7 @@ def _reason_to_write(path: str, wanted: Mapping[str, Any]) -> str | None:
         if recorded.get(name, missing) != wanted.get(name, missing)
     ]
     if differing:
-        return f"the existing file has other {', '.join(differing)}"
+        return f"the existing file has a different {', '.join(differing)}"
     if not all(type(manifest.get(name)) is int for name in ("records", "cut")):
         return "the manifest of the existing file is incomplete"
     if manifest.get("sha256") != files.checksum(path):

@@ -238,7 +238,7 @@ def input_errors(files: Sequence[str]) -> Iterator[None]:
                 records.count_records(file, at_most=1)
             except InputError as error:
                 raise InputError(
-                    f"{error} It was there when this run began. Restore it, "
+                    f"{error} It existed when this run began. Restore it, "
                     "then rerun the same command."
                 ) from error
         raise
@@ -278,7 +278,7 @@ def _epoch(
     epoch: tf.Tensor,
     read: Callable[[tf.Tensor], tf.data.Dataset],
 ) -> tf.data.Dataset:
-    """Returns what `read` gives for every file, in the order of one epoch."""
+    """Reads every file with `read`, in the order of one epoch."""
     # tf.data mixes the global seed of the program into every seed. This sets
     # the seed of only the graph that flat_map traces, so that the order does
     # not depend on the rest of the program.
@@ -328,7 +328,7 @@ def parser(
         features = tf.io.parse_example(serialized, spec)
         if vocab_size is not None:
             _check_vocabulary(features, vocab_size)
-        # The only integers of the file format are int64.
+        # int64 is the only integer type of the file format.
         return {
             name: tf.cast(values, tf.int32)
             if values.dtype == tf.int64

@@ -2,9 +2,9 @@
 
 A file is a safetensors file with the trained weights by their TF1 names: the
 adapters and the head. Its metadata has the options of the adapters and a
-checksum of all other weights, since adapters are useless with any others.
+checksum of all other weights, because adapters only work with these.
 
-Adapters of PEFT are read, too; see `peft_adapters`.
+PEFT's adapters can be read too; see `peft_adapters`.
 """
 
 import dataclasses
@@ -173,8 +173,8 @@ def _check(
         raise in_file(path, f"there is no {min(missing)}.")
     if adapters.other_weights is None:
         logging.warning(
-            "%s: PEFT does not record to which weights its adapters belong. "
-            "They must be those of %s",
+            "%s: PEFT does not record which weights its adapters were trained "
+            "with. They must be the weights of %s",
             path,
             model.name,
         )
@@ -183,8 +183,9 @@ def _check(
     ):
         raise in_file(
             path,
-            f"the adapters were trained with other weights than {model.name} "
-            "has. Make the model from the checkpoint that they started from.",
+            f"the adapters were trained with weights that {model.name} does "
+            "not have. Make the model from the checkpoint that they started "
+            "from.",
         )
 
 

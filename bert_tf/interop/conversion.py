@@ -104,7 +104,7 @@ def plan(
             raise in_file(
                 path,
                 f"{name} must have shape {_shape(table[name].shape)}, as the "
-                f"configuration says; got {_shape(held[name])}. Give the "
+                f"configuration says; got {_shape(held[name])}. Pass the "
                 "configuration of this checkpoint.",
             )
     bookkeeping = _kept_state(written, state, path) if keep_optimizer else []
@@ -150,7 +150,7 @@ def _check_source(
         raise in_file(
             path,
             "the head cannot be determined from the names of the variables. "
-            f"Give `head`, one of {listed(HEADS, last='or')}.",
+            f"Pass `head`, one of {listed(HEADS, last='or')}.",
         )
     if source.bilstm_head and head != "encoder":
         raise in_file(
@@ -161,7 +161,7 @@ def _check_source(
     if config is None:
         raise in_file(
             path,
-            "there is no bert_config.json beside the checkpoint. Give "
+            "there is no bert_config.json beside the checkpoint. Pass "
             "`bert_config_file`.",
         )
     if source.vocab is not None:
@@ -171,7 +171,8 @@ def _check_source(
             raise in_file(
                 path,
                 f"the vocabulary has {len(vocab)} tokens, but vocab_size is "
-                f"{config.vocab_size}. Give the right `vocab_file`.",
+                f"{config.vocab_size}. Pass the `vocab_file` of this "
+                "checkpoint.",
             )
         warn_if_short(vocab, config.vocab_size, where)
     return config

@@ -173,7 +173,7 @@ def _converting_errors(hub: Any, reference: str) -> Iterator[None]:
         errors.RevisionNotFoundError: "the repository has no such revision",
         errors.LocalEntryNotFoundError: (
             "the Hub cannot be reached and the cache does not have the model; "
-            "check the network, or give a local folder"
+            "check the network, or pass the path of a local folder"
         ),
         json.JSONDecodeError: (
             "the answer is not JSON; does the network require a login?"

@@ -206,7 +206,7 @@ def _find_weights(path: str) -> str:
         raise unsupported_format(os.path.join(path, other))
     raise in_file(
         path,
-        f"this folder has no {WHOLE}. Give one that save_pretrained wrote.",
+        f"this folder has no {WHOLE}. Pass one that save_pretrained wrote.",
     )
 
 

@@ -171,7 +171,7 @@ def _open(path: str) -> Any:
     except (safetensors.SafetensorError, OSError) as error:
         raise in_file(
             path,
-            f"this is not a safetensors file, or it is damaged or cut off: "
+            f"this is not a safetensors file, or it is damaged or truncated: "
             f"{' '.join(str(error).split())}",
         ) from error
 

@@ -195,7 +195,9 @@ def load(path: str, **options: Any) -> keras.Model:
     path = _file_at(path)
     with local_file(path) as local:
         if not zipfile.is_zipfile(local):
-            raise in_file(path, "this is not a .keras file, or it is cut off.")
+            raise in_file(
+                path, "this is not a .keras file, or it is truncated."
+            )
         with _reading(path, local), zipfile.ZipFile(local) as archive:
             total = sum(x.file_size for x in archive.infolist())
             config_size = archive.getinfo(_CONFIG_FILE).file_size

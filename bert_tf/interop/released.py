@@ -186,7 +186,7 @@ def _install(
         logging.info("Downloading %s to %s", url, folder)
         advice = (
             f"Copy the file from another machine to {archive}, set "
-            f"{MODELS_URL} to a mirror, or give the path of a local model."
+            f"{MODELS_URL} to a mirror, or pass the path of a local model."
         )
         downloads.download(url, part, sum(MOST_BYTES.values()), advice)
     source = archive if is_given else part.name
@@ -198,7 +198,7 @@ def _install(
         advice = (
             "Remove or replace the file."
             if is_given
-            else "Rerun the same command to download it again, or give the "
+            else "Rerun the same command to download it again, or pass the "
             "path of a local model."
         )
         raise InputError(f"{error} {advice}") from error

@@ -81,7 +81,7 @@ def _report_metadata(
             "directions; this project attends from left to right"
         )
     if target.vocab is None:
-        logging.warning("No vocabulary was found. Give `vocab_file`")
+        logging.warning("No vocabulary was found. Pass `vocab_file`")
     else:
         casing = {True: "uncased", False: "cased", None: "casing unknown"}
         print(

@@ -117,7 +117,7 @@ def _claim(
         parent, name = os.path.split(_real(path))
         if parent == here and _FILES.fullmatch(name):
             raise InputError(
-                f"The run would overwrite its input {path}. Name another "
+                f"The run would overwrite its input {path}. Choose another "
                 "`output_dir`."
             )
     chosen = _settings(config, development_set) if config.do_train else {}
@@ -135,7 +135,7 @@ def _claim(
     ):
         raise InputError(
             f"`output_dir={folder}` contains `init_checkpoint`, and training "
-            "would add newer checkpoints. Name another folder."
+            "would add newer checkpoints. Choose another folder."
         )
     files.makedirs(folder)
     if config.do_export:
@@ -185,8 +185,8 @@ def _compare(
         if before.get(name, value) != value:
             raise InputError(
                 f"{folder} holds a run with {_summary(name, before[name])}, "
-                f"and this run has {_summary(name, value)}. Name another "
-                "`output_dir`, or give `overwrite_output_dir` to replace that "
+                f"and this run has {_summary(name, value)}. Choose another "
+                "`output_dir`, or pass `overwrite_output_dir` to replace that "
                 "run."
             )
     before = record.get("settings", {})
@@ -197,8 +197,8 @@ def _compare(
         # The results would be those of the old seed.
         raise InputError(
             f"`random_seed={seed}` has no effect: {folder} holds a finished "
-            f"training with `random_seed={old_seed}`. Name another folder, "
-            "give `overwrite_output_dir` to replace that training, or "
+            f"training with `random_seed={old_seed}`. Choose another folder, "
+            "pass `overwrite_output_dir` to replace that training, or "
             "`num_seeds` to train with several seeds."
         )
     changed = ", ".join(
@@ -210,13 +210,13 @@ def _compare(
     )
     if changed and settings.are_several(config):
         raise InputError(
-            f"The trainings in {folder} have other settings: {changed}. Name "
-            "another folder, or give `overwrite_output_dir` to replace them."
+            f"The trainings in {folder} have other settings: {changed}. Choose "
+            "another folder, or pass `overwrite_output_dir` to replace them."
         )
     if changed:
         logging.warning(
             "%s holds a run with other settings (%s). Its finished steps stay "
-            "as they are; give `overwrite_output_dir` to start over.",
+            "as they are; pass `overwrite_output_dir` to start over.",
             folder,
             changed,
         )
@@ -274,7 +274,7 @@ def _set_aside(folder: str, inputs: Iterable[str]) -> None:
             ):
                 raise InputError(
                     f"`overwrite_output_dir` would remove {path}, which this "
-                    "run reads. Name another `output_dir`."
+                    "run reads. Choose another `output_dir`."
                 )
     if is_aside:
         # The run in `folder` was never finished and is removed. The run before
@@ -377,8 +377,8 @@ def find_release(config: FineTuningOptions) -> str | None:
 def no_model(folder: str) -> InputError:
     """Returns the error for a run without a model to use."""
     return InputError(
-        f"There is no fine-tuned model in `output_dir={folder}`. Name one by "
-        "`init_checkpoint`, or give `do_train`."
+        f"There is no fine-tuned model in `output_dir={folder}`. Pass one as "
+        "`init_checkpoint`, or pass `do_train`."
     )
 
 
@@ -446,7 +446,7 @@ def locked_file(path: str) -> Iterator[None]:
         except BlockingIOError as error:
             raise InputError(
                 f"{_lock_holder(descriptor)} is writing to {path}. Wait until "
-                "it ends, or give another `output_dir`."
+                "it ends, or pass another `output_dir`."
             ) from error
         except OSError:
             pass  # The file system has no locks.

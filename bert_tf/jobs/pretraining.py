@@ -279,7 +279,7 @@ def _require_weights(config: PretrainingConfig, estimator: Estimator) -> None:
     if estimator.weights_from is None:
         raise InputError(
             f"There is no checkpoint in `output_dir={config.output_dir}` "
-            f"{purpose}. Name one by `init_checkpoint`, or give `do_train`."
+            f"{purpose}. Pass one as `init_checkpoint`, or pass `do_train`."
         )
     unused = estimator.task.unused_variables
     lacking = [n for n in estimator.random_variables if not re.match(unused, n)]
@@ -340,7 +340,7 @@ def _release(
         vocab = tuple(load_vocab(config.vocab_file))
     else:
         logging.warning(
-            "%s has no vocab.txt: give `vocab_file`, or copy it there", folder
+            "%s has no vocab.txt: pass `vocab_file`, or copy it there", folder
         )
     casing = creation.casing_of(train_files)
     bert_config = estimator.task.config
@@ -357,7 +357,7 @@ def _encoding(
     if not config.vocab_file or not casing:
         missing = "casing" if config.vocab_file else "vocabulary"
         raise InputError(
-            f"`do_export` needs the {missing}: give `vocab_file`, and records "
+            f"`do_export` needs the {missing}: pass `vocab_file`, and records "
             "with the manifest that create_pretraining_data.py writes; or "
             "export the release by fill_mask.py --do_export."
         )
@@ -416,7 +416,7 @@ def verify_kind(
             raise InputError(
                 f"The model in {folder} was trained with "
                 f"{name}={_word(trained)}, and this run has "
-                f"{name}={_word(value)}. Name another `output_dir`."
+                f"{name}={_word(value)}. Choose another `output_dir`."
             )
     seed = before.get("random_seed", random_seed)
     if random_seed not in (None, seed):

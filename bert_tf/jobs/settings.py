@@ -554,7 +554,7 @@ def splits(config: FineTuningOptions) -> list[str]:
     wanted = {split for name, split in _SPLITS.items() if getattr(config, name)}
     if not wanted and not config.do_export:
         raise InputError(
-            "Nothing to do: give one or several of "
+            "Nothing to do: pass at least one of "
             f"{', '.join(f'`{name}`' for name in [*_SPLITS, 'do_export'])}."
         )
     if config.do_train and selects(config):

@@ -140,8 +140,8 @@ def resolve(
         if start.head not in (None, "encoder", *heads):
             raise InputError(
                 f"{checkpoint} is a model of another task: its head is "
-                f"{start.head}, not {listed(heads, last='or')}. Name another "
-                "model, or give `do_train`."
+                f"{start.head}, not {listed(heads, last='or')}. Pass another "
+                "model, or `do_train`."
             )
         facts = output_folder.recorded_facts(folder)
         recorded = facts or _recorded_beside(checkpoint)
@@ -199,7 +199,7 @@ def with_recorded(
             except OptionError as error:
                 raise InputError(
                     f"{path} records `{name}={value!r}`, which is not a valid "
-                    f"value. Give `{name}`."
+                    f"value. Pass `{name}`."
                 ) from error
         if taken:
             logging.info(

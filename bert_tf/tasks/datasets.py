@@ -152,7 +152,7 @@ class DataSet:
         if have_names(known) and not allow_mapping:
             raise InputError(
                 f"The model's labels are {theirs}; {self.name} has {ours}. "
-                "Name a model of this task, or pass `allow_label_mapping` if "
+                "Pass a model of this task, or pass `allow_label_mapping` if "
                 "the labels mean the same in this order."
             )
         if known:

@@ -203,7 +203,7 @@ def label_order(
     if {*theirs} != {*ours}:
         raise InputError(
             f"{teacher} has the labels {listed(theirs, most=20)}; the model to "
-            f"train has {listed(ours, most=20)}. Name a teacher with the same "
+            f"train has {listed(ours, most=20)}. Pass a teacher with the same "
             "labels, in any order."
         )
     return [[*theirs].index(name) for name in ours]

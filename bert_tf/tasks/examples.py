@@ -331,7 +331,7 @@ def _check_header(
         raise in_file(
             where,
             f"the header looks like an example with {reason}. If the file has "
-            "none, pass `header=False`; if it has one, give the columns by "
+            "none, pass `header=False`; if it has one, pass the columns by "
             "name.",
         )
     if warn:

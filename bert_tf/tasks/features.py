@@ -269,7 +269,7 @@ def _require_single(texts: Iterable[Example]) -> None:
             raise in_file(
                 text.where,
                 "vectors of the tokens of a pair cannot be joined from "
-                "windows. Give `pooling=mean` or max, or leave out "
+                "windows. Pass `pooling=mean` or max, or leave out "
                 "`doc_stride`.",
             )
 

@@ -102,7 +102,7 @@ def require_masked_lm(path: str, objective: str | None, has_head: bool) -> None:
     """Raises InputError if a checkpoint cannot fill in masked words."""
     if not has_head:
         raise InputError(
-            f"{path} has no masked-LM head. Name a pre-trained model."
+            f"{path} has no masked-LM head. Pass a pre-trained model."
         )
     if objective == "causal_lm":
         raise InputError(

@@ -46,7 +46,7 @@ def teacher_options(
         if value is not None and not has_teacher:
             raise InputError(
                 f"`{name}` has no effect without `teacher`. Leave it out, or "
-                "give `teacher`."
+                "pass `teacher`."
             )
         value = default if value is None else value
         require_number(f"`{name}`", value, "a finite number", lambda _: True)

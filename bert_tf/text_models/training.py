@@ -157,7 +157,7 @@ class TrainableTextModel(PredictingTextModel):
                 optimizer = AdamWeightDecay(schedule, global_clipnorm=CLIP_NORM)
         elif learning_rate is not None:
             raise InputError(
-                "learning_rate is for optimizer='auto'. Give it to the "
+                "learning_rate is for optimizer='auto'. Pass it to the "
                 "optimizer instead."
             )
         automatic, configure = self._auto_arguments, super().compile

@@ -209,7 +209,7 @@ def write_vocab(config: SideBySideConfig, folder: Folder) -> None:
     path = os.path.join(config.output_dir, "vocab.txt")
     if files.exists(path) and files.read_text(path) != tokens:
         raise InputError(
-            f"{path} has the vocabulary of another text. Name another "
+            f"{path} has the vocabulary of another text. Choose another "
             "--output_dir."
         )
     files.write_text(path, tokens)
@@ -657,7 +657,7 @@ def require_same_settings(config: SideBySideConfig) -> None:
     for name, value in now.items():
         if known.get(name) != value:
             raise InputError(
-                f"{path} has {name} {known.get(name)!r}, not {value!r}. Name "
+                f"{path} has {name} {known.get(name)!r}, not {value!r}. Choose "
                 "another --output_dir."
             )
 

@@ -201,8 +201,8 @@ TO_KERAS = {"to": "keras", "keep_optimizer": True}
 @pytest.mark.parametrize(
     ("change", "options", "message"),
     [
-        ({"config": None}, {}, "Give `bert_config"),
-        ({"head": None}, {}, "Give `head`"),
+        ({"config": None}, {}, "Pass `bert_config"),
+        ({"head": None}, {}, "Pass `head`"),
         ({"vocab": ("[PAD]", "a", "a")}, {}, "of memory:3: .* on line 2"),
         ({"vocab": (*VOCAB, "x")}, {}, "24 tokens, but vocab_size is 23"),
         ({}, TO_KERAS, "`keep_optimizer` needs `to=google`"),

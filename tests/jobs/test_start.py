@@ -107,9 +107,9 @@ def test_missing_files_and_files_that_do_not_fit(release, named, tmp_path):
         ("vocab_file", "vocabulary"),
     ):
         other = {name: path for name, path in named.items() if name != flag}
-        with pytest.raises(InputError, match=f"Give `{flag}`, or .* a {what}"):
+        with pytest.raises(InputError, match=f"Pass `{flag}`, or .* a {what}"):
             start_of(**other)
-        with pytest.raises(InputError, match=f"no {what}. Give `{flag}`"):
+        with pytest.raises(InputError, match=f"no {what}. Pass `{flag}`"):
             start_of(release(what), **other)
     with pytest.raises(InputError, match=r"shape \[7, 4\], found \[8, 4\]"):
         start_of(release(rows=8), **named)
@@ -190,7 +190,7 @@ def test_an_earlier_run_in_the_folder_is_enough(resolved, fine_tuned, caplog):
     # The weights are those of its checkpoint or of its best evaluation.
     assert start.init_checkpoint is None
     training = {"do_train": True, "max_seq_length": 11}
-    with pytest.raises(InputError, match="Give `bert_config_file`, or"):
+    with pytest.raises(InputError, match="Pass `bert_config_file`, or"):
         resolved(**training)
     _, start = resolved(**training, init_checkpoint=folder)
     assert start.init_checkpoint == folder
@@ -375,7 +375,7 @@ def test_a_head_of_the_same_task_is_kept(classifier, is_trained):
 )
 def test_a_head_of_another_task(classifier, facts, changes, words):
     path = classifier(**facts)
-    with pytest.raises(InputError, match=f"{words}.* or give `do_train`"):
+    with pytest.raises(InputError, match=f"{words}.* or pass `do_train`"):
         opened(path, False, **changes)
     assert opened(path, True, **changes) == BELOW_HEAD
 

@@ -131,7 +131,7 @@ class EmbeddingsConfig(DataOptions, FineTuningOptions):
             )
             if official.name not in LARGEST:
                 raise InputError(
-                    f"`task_name={name}` has no similarities. Give one of "
+                    f"`task_name={name}` has no similarities. Pass one of "
                     f"{', '.join(LARGEST)}, or {custom.NAME} with columns."
                 )
             return official

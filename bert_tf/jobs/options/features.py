@@ -101,7 +101,7 @@ class FeaturesConfig(PretrainedOptions, ExportOptions, DeviceOptions):
         if present != needed and (present or not self.do_export):
             missing = listed(f"`{name}`" for name in sorted(needed - present))
             raise InputError(
-                f"{missing} must be given: `input_file` and `output_file` are "
+                f"{missing} must be passed: `input_file` and `output_file` are "
                 "required, except to export only."
             )
         checks.require_export_dir(self)

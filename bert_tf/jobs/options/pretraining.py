@@ -181,7 +181,7 @@ class PretrainingConfig(
     def _require_consistent(self) -> None:
         if not (self.do_train or self.do_eval or self.do_export):
             raise InputError(
-                "Nothing to do: give one or several of `do_train`, `do_eval`, "
+                "Nothing to do: pass at least one of `do_train`, `do_eval`, "
                 "`do_export`."
             )
         if self.do_export and self.objective != "masked_lm":
