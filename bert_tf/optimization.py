@@ -118,8 +118,8 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
     learning rates of steps 0, 1, 19, 20, 21, 99, 100 are 0, 0.05, 0.95, 0.8,
     0.79, 0.01, 0.
 
-    Steps are those of the optimizer. With Keras's
-    `gradient_accumulation_steps` these are batches, not updates.
+    Steps are calls of the optimizer. With Keras's `gradient_accumulation_steps`
+    they are batches, not updates.
 
     Args:
       peak: Learning rate that the warm-up approaches.
@@ -216,7 +216,7 @@ class _MomentOptimizer(keras.optimizers.Optimizer):
             "exclude_from_weight_decay", exclude_from_weight_decay
         )
         self._rate_multipliers = check_multipliers(rate_multipliers)
-        # Of the gradients of this step, in `apply`.
+        # The factor for the gradients of the current step, set in `apply`.
         self._clip_factor: Any = None
 
     def build(self, variables) -> None:
@@ -396,14 +396,14 @@ class _MomentOptimizer(keras.optimizers.Optimizer):
     def _compiled_assign(self) -> Any:
         """`assign_updated` as a function that XLA compiles.
 
-        It is traced again for other hyperparameters.
+        It is traced again when hyperparameters change.
         """
         import tensorflow as tf
 
         def assign(*arguments: Any, hyperparameters: Any) -> None:
             self.assign_updated(*arguments)
 
-        # As a partial it is not saved with a model, as a function would be.
+        # A partial is not saved with a model, unlike a function.
         return functools.partial(
             tf.function(assign, autograph=False, jit_compile=True)
         )
@@ -439,10 +439,10 @@ class _MomentOptimizer(keras.optimizers.Optimizer):
 
 
 def clip_factor(norm: Any, max_norm: float) -> Any:
-    """Returns the factor of gradients whose global norm is limited.
+    """Returns the factor that clips gradients to a global norm.
 
     Args:
-      norm: Their global norm, a TensorFlow tensor [].
+      norm: The gradients' global norm, a TensorFlow tensor [].
       max_norm: The largest norm.
     """
     import tensorflow as tf
@@ -499,7 +499,7 @@ class Lamb(_MomentOptimizer):
     arXiv 1904.00962, with the identity as phi: a variable moves by
     learning_rate |w| in the direction of the bias-corrected Adam update plus
     weight decay. If |w| or the update is 0, the ratio of norms is 1.
-    `keras.optimizers.Lamb` differs: the norm of the update is without weight
+    `keras.optimizers.Lamb` differs: the norm of the update excludes weight
     decay.
 
     Args:

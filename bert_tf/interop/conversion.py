@@ -123,7 +123,7 @@ def plan(
         n for n in table if n in held and table[n].part not in parts
     ]
     left_over[
-        "optimizer state; keep_optimizer keeps that of the written weights"
+        "optimizer state; keep_optimizer keeps the state of the written weights"
     ] = sorted({*state} - {*bookkeeping})
     missing = _missing(table, written, head, to, path)
     reason = f"optional with head {head}"
@@ -227,7 +227,7 @@ def _check_dropped(
 def _kept_state(
     written: Sequence[str], state: Sequence[str], path: str
 ) -> list[str]:
-    """Returns the counters and the slots of the written weights, if whole."""
+    """Returns counters and slots of the written weights, if complete."""
     slots = {f"{n}/{slot}" for n in written for slot in ("adam_m", "adam_v")}
     lacking = sorted({"global_step", *slots} - {*state})
     if lacking:
@@ -246,7 +246,7 @@ def _missing(
     to: str,
     path: str,
 ) -> list[str]:
-    """Returns the variables that the source lacks and need not have."""
+    """Returns the optional variables that the source lacks."""
     required = {*HEADS[head].parts}
     if head == "encoder":
         required.discard("pooler")
@@ -293,7 +293,7 @@ class Check:
       difference: The largest difference, or the number of differences.
       tolerance: The largest difference that is accepted.
       failure: Why the comparison was impossible, if it was.
-      is_skipped: Whether that is no fault of the written files.
+      is_skipped: Whether the failure is not the fault of the written files.
     """
 
     what: str
@@ -350,7 +350,11 @@ def verify(conversion: Conversion, written: Pretrained) -> list[Check]:
             sum(v not in (None, new_facts[n]) for n, v in facts.items()),
             0,
         ),
-        Check("outputs, read against written", _distance(expected, outputs), 0),
+        Check(
+            "outputs of the source and the result",
+            _distance(expected, outputs),
+            0,
+        ),
     ]
     if not has_transformers():
         return checks
@@ -411,7 +415,7 @@ def _check_transformers(
     expected: Mapping[str, np.ndarray],
 ) -> Check:
     """Compares with the outputs of Hugging Face's own model."""
-    what = f"outputs of what was {end}, in transformers"
+    what = f"outputs of the {end}, in transformers"
     try:
         theirs = run_transformers(folder, head, probe)
     except (*_FAILURES, *_failures_of_hub()) as error:

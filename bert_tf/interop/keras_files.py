@@ -189,8 +189,8 @@ def load(path: str, **options: Any) -> keras.Model:
     """Loads a `.keras` file, with `options` of Keras's function.
 
     Raises:
-      InputError: If the file is missing or damaged, has sizes that cannot be
-        right, or has code in it (unless `safe_mode` is False).
+      InputError: If the file is missing or damaged, has impossible sizes, or
+        has code in it (unless `safe_mode` is False).
     """
     path = _file_at(path)
     with local_file(path) as local:
@@ -228,7 +228,7 @@ def _reading(path: str, local: str) -> Iterator[None]:
 def _require_sizes(path: str, size: int, total: int, config_size: int) -> None:
     """Raises InputError if `size` bytes unpack to far more, `total`.
 
-    `zipfile` unpacks at most the sizes that the archive gives for its files.
+    `zipfile` unpacks at most the sizes that the archive states for its files.
     """
     # Keras does not compress, and compression hardly makes weights smaller.
     if total > _MAX_JSON + _MAX_EXPANSION * size:

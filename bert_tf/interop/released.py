@@ -78,7 +78,7 @@ _ZIP_FAULTS = (
 
 
 class _WrongContents(InputError):
-    """The zip is not that of the model; downloading it again may help."""
+    """The zip does not contain the model; downloading it again may help."""
 
 
 def download(name: str, check: Callable[[str], object]) -> str:
@@ -97,7 +97,7 @@ def download(name: str, check: Callable[[str], object]) -> str:
       The folder in the cache.
 
     Raises:
-      InputError: If the download fails or contains other files than expected,
+      InputError: If the download fails or does not contain the expected files,
         the cache cannot be written, or files in it were changed.
     """
     folder = os.path.join(_cache(), MODELS[name])
@@ -224,7 +224,7 @@ def _extract(
       check: See `download`.
 
     Raises:
-      _WrongContents: The zip is damaged, or has other files than expected.
+      _WrongContents: The zip is damaged, or does not have the expected files.
     """
     with files.atomic_directory(folder) as temporary:
         try:

@@ -149,8 +149,8 @@ def _settings(
 ) -> dict[str, Any]:
     """Returns the options that determine how the model is trained and selected.
 
-    With several trainings, each seed has its own folder, so that other seeds
-    only add trainings. See `Option.decides`.
+    With several trainings, each seed has its own folder, so a new seed only
+    adds a training. See `Option.decides`.
     """
     decisive = {"model"}
     if not config.search:
@@ -177,8 +177,9 @@ def _compare(
 ) -> None:
     """Compares a run with the run that the folder holds.
 
-    Other facts are an error. Other settings are an error for several trainings
-    and logged for a single one, whose finished steps cannot be changed.
+    Different facts are an error. Different settings are an error for several
+    trainings; for a single one, whose finished steps cannot be changed, they
+    are logged.
     """
     folder, before = config.output_dir, record.get("facts", {})
     for name, value in facts.items():
@@ -194,7 +195,7 @@ def _compare(
     old_seed = before.get("random_seed", seed)
     release = os.path.join(folder, RELEASE, f"{WEIGHTS}.index")
     if seed not in (None, old_seed) and files.exists(release):
-        # The results would be those of the old seed.
+        # The results would come from the old seed.
         raise InputError(
             f"`random_seed={seed}` has no effect: {folder} holds a finished "
             f"training with `random_seed={old_seed}`. Choose another folder, "
@@ -250,12 +251,12 @@ def _set_aside(folder: str, inputs: Iterable[str]) -> None:
     if not files.exists(folder) or not files.listdir(folder):
         return
     aside = os.path.join(folder, OVERWRITTEN)
-    # The record is moved last: with it, `aside` has a whole run.
+    # The record is moved last, so an `aside` with a record is complete.
     is_aside = files.exists(os.path.join(aside, FACTS))
     if not is_aside and not read_record(folder):
         raise InputError(
             "`overwrite_output_dir` replaces earlier runs only, and "
-            f"{folder} has files but no {FACTS}. Remove it yourself, or name "
+            f"{folder} has files but no {FACTS}. Remove it yourself, or choose "
             "another folder."
         )
     run = [
@@ -397,7 +398,7 @@ def write_record(
 def _require_folder(path: str) -> None:
     if files.exists(path) and not files.is_directory(path):
         raise InputError(
-            f"`output_dir={path}` is a file. Name a folder, or a new path."
+            f"`output_dir={path}` is a file. Pass a folder, or a new path."
         )
 
 
@@ -432,8 +433,8 @@ def locked(folder: str) -> Iterator[None]:
 def locked_file(path: str) -> Iterator[None]:
     """Locks an existing local file or folder for one process.
 
-    The kernel releases the lock when the process ends, even by SIGKILL, so that
-    no lock is ever left over. On file systems without locks, nothing is locked.
+    The kernel releases the lock when the process ends, even by SIGKILL, so no
+    lock is left behind. On file systems without locks, nothing is locked.
 
     Raises:
       InputError: Another process has locked `path`.

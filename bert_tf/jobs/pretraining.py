@@ -368,7 +368,7 @@ def _encoding(
     )
 
 
-# The kind of a model: its properties that shapes of weights do not show.
+# The kind of a model: properties that the shapes of weights do not show.
 
 
 def _kind(config: PretrainingConfig, bert_config: BertConfig) -> dict[str, Any]:
@@ -390,7 +390,7 @@ def verify_kind(
 ) -> None:
     """Compares a model with the one that was trained in a folder, if any.
 
-    Another seed is only logged, since it can help if training diverged.
+    A different seed is only logged, since it can help if training diverged.
 
     Args:
       folder: The output folder. Earlier versions recorded the kind in its
@@ -430,7 +430,7 @@ def verify_kind(
 
 
 def _word(value: Any) -> str:
-    """Returns a value as on a command line."""
+    """Returns a value as it is written on a command line."""
     return value if isinstance(value, str) else json.dumps(value)
 
 

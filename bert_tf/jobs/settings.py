@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from bert_tf.data.batching import Padding
     from bert_tf.training.distribution import DistributionConfig
 
-# Values above these limits are typing mistakes that would fill the memory.
+# Values above these limits are typos that would fill the memory.
 MOST_EXAMPLES = 2**20
 MOST_TOKENS = 10**5
 
@@ -53,7 +53,7 @@ class DeviceOptions(Options):
     """The devices, with the names of the original's flags."""
 
     distribution_strategy: str = option(
-        "Devices to use. auto: the first that exists of the TPU (with "
+        "Devices to use. auto: the first available of the TPU (with "
         "--use_tpu), the workers of TF_CONFIG, all GPUs, one device.",
         default="auto",
         choices=STRATEGIES,
@@ -118,9 +118,10 @@ class ExportOptions(Options):
         per_worker=True,
     )
     export_parts: int = option(
-        "Number of parts of each layer that a server computes at the same "
-        "time, on different CPU cores. 2 is faster for one text if the server "
-        "has the flags in docs/guide/serving.md, else 1.",
+        "Number of parts that each layer is split into, which a server "
+        "computes in parallel on CPU cores. 2 lowers the latency of single "
+        "requests on a server with the flags in docs/serving.md; otherwise use "
+        "1.",
         default=1,
         at_least=1,
     )
@@ -166,7 +167,7 @@ class TrainingOptions(Options):
     )
     gradient_accumulation_steps: int = option(
         "Number of parts that each batch is split into. More parts need less "
-        "memory. The result is the same but for dropout masks and rounding.",
+        "memory. The result is the same except for dropout masks and rounding.",
         default=1,
     )
     save_checkpoints_steps: int = option(
@@ -228,7 +229,7 @@ class StartOptions(ModelOptions):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PretrainedOptions(StartOptions):
-    """A model that is used as it is, so that a checkpoint is required."""
+    """A model that is used without training and needs a checkpoint."""
 
     init_checkpoint: str = option(_INIT_CHECKPOINT, per_worker=True)
 
@@ -405,7 +406,7 @@ class DistillationOptions(FineTuningOptions):
     """What fine-tuning jobs share whose models can learn from a teacher."""
 
     teacher: str | None = option(
-        "Fine-tuned model whose outputs the model learns from, too: release/ "
+        "Fine-tuned model whose outputs the model also learns from: release/ "
         "of an earlier run, or another checkpoint that --init_checkpoint "
         "accepts, with the same task, labels, vocabulary and casing. Default: "
         "none.",
@@ -414,7 +415,7 @@ class DistillationOptions(FineTuningOptions):
         needs="mode=fine_tuning",
     )
     distillation_weight: float = option(
-        "Share of the --teacher in the loss; the rest is that of the labels.",
+        "Weight of the --teacher's loss; the labels' loss has 1 - this weight.",
         default=0.9,
         at_least=0.0,
         at_most=1.0,
@@ -422,8 +423,8 @@ class DistillationOptions(FineTuningOptions):
         needs="teacher",
     )
     temperature: float = option(
-        "Number that divides all logits in the --teacher's part of the loss: "
-        "higher values show more of how it ranks the wrong answers.",
+        "Temperature that divides all logits in the --teacher's loss: higher "
+        "values show more of how it ranks incorrect answers.",
         default=2.0,
         at_least=0.1,
         at_most=100.0,
@@ -445,9 +446,9 @@ def incomplete_model(
         options = "`bert_config_file`"
         options += ", `model_size`" if has_size else ""
     if checkpoint is not None:
-        return InputError(f"{checkpoint} contains no {what}. Give {options}.")
+        return InputError(f"{checkpoint} contains no {what}. Pass {options}.")
     return InputError(
-        f"Give {options}, or an `init_checkpoint` that contains a {what}."
+        f"Pass {options}, or an `init_checkpoint` that contains a {what}."
     )
 
 
@@ -468,7 +469,7 @@ def connect(config: DeviceOptions) -> Any:
 
     Raises:
       InputError: The devices do not exist, or another worker of the run has
-        other options or another version of bert_tf.
+        different options or a different version of bert_tf.
     """
     import keras
 

@@ -175,7 +175,7 @@ def run(
             results[result.trial] = dataclasses.replace(result, kept=False)
             if writes:
                 folder = folder_of(output_dir, result.trial)
-                # In this order, weights that are recorded as kept exist.
+                # In this order, weights that are recorded as kept always exist.
                 write_result(folder, results[result.trial])
                 discard(folder)
         if writes:

@@ -25,7 +25,7 @@ from bert_tf.tasks.questions import (
     SpanEncoding,
 )
 
-# For each of the n best answers, the texts of so many spans are compared.
+# The number of spans, for each of the n best answers, whose texts are compared.
 _SPANS_PER_ANSWER = 16
 
 _NEVER = -float("inf")
@@ -286,8 +286,8 @@ def best_answers(spans: Spans, contexts: Contexts, count: int) -> NBest:
     """Returns up to `count` best spans of each question with distinct texts.
 
     Of equal scores, and of equal texts, the first wins. Long contexts have very
-    many spans, so only the texts of the best ones are compared. Where most of
-    these are equal, there are fewer answers than the script lists.
+    many spans, so only the texts of the best ones are compared. If most of
+    these are equal, there are fewer answers than in the script's list.
     """
     order = tf.argsort(spans.scores, direction="DESCENDING", stable=True)
     by_question = tf.argsort(tf.gather(spans.question, order), stable=True)
@@ -312,19 +312,19 @@ def best_answers(spans: Spans, contexts: Contexts, count: int) -> NBest:
 
 
 def with_null(answers: NBest, null: tf.Tensor) -> NBest:
-    """Inserts no answer into each row, after the answers that are as good.
+    """Inserts "no answer" into each row, after answers with the same score.
 
     Args:
       answers: The answers to each question, [B, n].
       null: The score of no answer, float64 [B].
 
     Returns:
-      [B, n + 1], whose last column has no answer or nothing: of worse answers
-      after no answer, the last one is dropped.
+      The answers, [B, n + 1]. The last column is "no answer" or empty: if worse
+      answers follow "no answer", the last one is dropped.
     """
     count = answers.scores.shape[1]
     scores = tf.concat([answers.scores, null[:, tf.newaxis]], axis=1)
-    # Of equal scores, the first comes first.
+    # Equal scores keep their order.
     scores, order = tf.math.top_k(scores, count + 1)
     is_cut = (tf.range(count + 1) == count) & (order != count)
     begins, ends = (
@@ -426,7 +426,7 @@ class ServedSpanLabeler(ServedRows):
     def answer_tokens(self, features: Tensors) -> dict[str, tf.Tensor]:
         """Returns `start_logits` and `end_logits`, float32 [B, S].
 
-        Tokens of the question and padding have logits, too.
+        Tokens of the question and padding have logits too.
         """
         outputs = self.model(features)
         return {
@@ -492,7 +492,7 @@ class ServedSpanLabeler(ServedRows):
         best, begin, end = (column[:, 0] for column in answers)  # [B]
         is_none = begin < 0
         if not self.rules.with_negative:
-            # No answer is listed only if there are no others.
+            # "No answer" is listed only if there are no others.
             null = tf.where(is_none, tf.zeros_like(null), _NEVER)
         odds = tf.where(~is_none, null - best, ODDS_WITHOUT_SPAN)
         is_null = is_none | (odds > self.rules.null_score_diff_threshold)

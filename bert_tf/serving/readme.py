@@ -129,7 +129,7 @@ batch_timeout_micros {{ value: 1000 }}
 # Batches that may wait before requests are refused.
 max_enqueued_batches {{ value: 100 }}
 
-# Batches at a time. On CPUs their number is a good start.
+# Batches computed at a time. The number of CPUs is a good start.
 num_batch_threads {{ value: 4 }}
 
 # The server pads with the first value of an input. For input_mask that is 1:

@@ -1,4 +1,4 @@
-"""Tags of words in a graph, for named entities for example.
+"""Tags words in a graph, for example named entities.
 
 The graph makes the same rows of the same tokens as
 `tasks.conll.TaggingEncoding` does in NumPy.

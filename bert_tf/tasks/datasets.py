@@ -128,7 +128,7 @@ class DataSet:
     ) -> "DataSet":
         """Returns the data set with its labels in the order of a model.
 
-        Published models have their classes in other orders. Classes without
+        Published models have their classes in different orders. Classes without
         names (LABEL_0) are assigned to the labels by their number.
 
         Args:
@@ -137,7 +137,7 @@ class DataSet:
           allow_mapping: Whether to assign labels with other names in order.
 
         Raises:
-          InputError: The model has as many labels, but with other names.
+          InputError: The model has the same number of labels, but other names.
         """
         if len(known) != len(self.labels):
             return self  # The labels are unknown, or the head does not fit.
@@ -276,8 +276,8 @@ class SplitFile:
 
         Args:
           warn: Whether to log warnings and the note of the source.
-          is_labelled: Whether each row must have a label; by default those of
-            the training and the development set.
+          is_labelled: Whether each row must have a label; by default, rows of
+            the training and development sets must.
 
         Raises:
           InputError: A file or one of its rows is not as expected.

@@ -30,16 +30,16 @@ IS_LABELED = "is_labeled"
 
 
 class DistillationTask:
-    """A `FineTuningTask` with a second part of the loss.
+    """A `FineTuningTask` with a second loss, from a teacher.
 
     loss = (1 - weight) * loss of the labels + weight * loss of the teacher
 
-    The first part is the mean over the labeled examples of a batch, the second
-    over all of them. Everything else is the task's.
+    The first is the mean over the labeled examples of a batch, the second over
+    all examples. Everything else comes from the task.
 
     Args:
       task: The task of the student.
-      weight: The share of the teacher, from 0 to 1.
+      weight: The weight of the teacher's loss, from 0 to 1.
       temperature: See `task.divergence`; without effect for regression.
     """
 
@@ -159,7 +159,7 @@ def task_of_teacher(
     Args:
       task: The task of the student.
       teacher: The checkpoint of the teacher.
-      name: What messages call the teacher.
+      name: The name of the teacher in messages.
       rename: Maps the teacher's labels to the spelling of the task.
 
     Raises:
@@ -187,7 +187,7 @@ def label_order(
     Args:
       theirs: The labels of the teacher.
       ours: The labels of the student.
-      teacher: What messages call the teacher.
+      teacher: The name of the teacher in messages.
 
     Raises:
       InputError: They do not have the same labels.

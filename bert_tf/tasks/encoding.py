@@ -80,7 +80,7 @@ class Encoded(NamedTuple):
     Attributes:
       batch: For each feature of the schema an array [R, *shape].
       counts: The number of rows of each example, int [n].
-      num_cut: The number of examples, or of words, that were cut to fit.
+      num_cut: The number of examples, or of words, that were truncated.
       faults: Flaws of the examples, if any, to be logged.
     """
 
@@ -93,8 +93,9 @@ class Encoded(NamedTuple):
 class RowEncoding(TextEncoding, abc.ABC, Generic[Item]):
     """How the examples of one kind of task become rows of features.
 
-    A subclass is a frozen dataclass. All that shapes rows is a field, since
-    records are reused as long as the fields and the examples stay the same.
+    A subclass is a frozen dataclass. Everything that affects rows is a field,
+    since records are reused as long as the fields and the examples stay the
+    same.
 
     Attributes, beside those of `TextEncoding`:
       labels: The names of the labels, ordered by id; () if there are none.
@@ -291,8 +292,8 @@ class Encoding(RowEncoding[Example]):
       num_choices: The number of choices for multiple choice, otherwise 0.
       doc_stride: If given, longer texts become windows, which start this many
         tokens apart, and each window is a row. Of a pair that is too long, the
-        longer text (of equal ones the second) becomes windows, and the other
-        one is truncated as without windows. None truncates texts.
+        longer text (the second if equal) becomes windows, and the other one is
+        truncated as it would be without windows. None truncates texts.
       window_pooling: How the logits of windows become those of their text, one
         of `windows.WINDOW_POOLINGS`.
 

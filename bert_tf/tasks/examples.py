@@ -26,7 +26,7 @@ from bert_tf.errors import (
 )
 
 # The kinds of labels: one of several names, any number of names, a number, or
-# the index of the right choice.
+# the index of the correct choice.
 PROBLEMS = ("single_label", "multi_label", "regression", "multiple_choice")
 
 Label = str | float | tuple[str, ...] | None
@@ -344,7 +344,7 @@ def _check_header(
 
 
 def _require_label_apart(columns: Mapping[str, Any], where: str) -> None:
-    """Raises InputError if a text would be the label."""
+    """Raises InputError if a text column is also the label column."""
     label = columns.get("label")
     labels = label if isinstance(label, tuple) else (label,)
     for name in ("text_a", "text_b"):
@@ -353,7 +353,7 @@ def _require_label_apart(columns: Mapping[str, Any], where: str) -> None:
             raise in_file(
                 where,
                 f"`{name}_column` and `label_column` are the same column, "
-                f"{column!r}. Give different ones.",
+                f"{column!r}. Pass different ones.",
             )
 
 
@@ -428,7 +428,7 @@ def count_labels(examples: Sequence[Example]) -> collections.Counter[str]:
             raise in_file(
                 places[name],
                 f"the label {name!r} is the same number as {other!r} in "
-                f"{place}. Write both alike, or list them with `labels` if "
+                f"{place}. Use one spelling, or list them with `labels` if "
                 "they are different labels.",
             )
     return merged

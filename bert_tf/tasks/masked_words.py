@@ -93,7 +93,7 @@ def best_words(logits: Any, num_words: int, top_k: int) -> dict[str, Any]:
 
 
 def require_top_k(top_k: int) -> None:
-    """Raises InputError unless there is to be a word for each blank."""
+    """Raises InputError unless `top_k` is at least 1."""
     if top_k < 1:
         raise wrong_value("top_k", "at least 1", top_k)
 
@@ -120,7 +120,7 @@ def fill_mask(
 ) -> list[Blank]:
     """Returns the most probable tokens for every `[MASK]` of a text or a pair.
 
-    Each blank is filled on its own; the other blanks stay open.
+    Each blank is filled separately; the other blanks stay masked.
 
     The model is a `BertPretrainer`, which was trained with the tokenizer.
 

@@ -135,7 +135,7 @@ class PretrainingTask(Task):
     def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, float]:
         """Returns accuracy and mean loss with the keys of the original.
 
-        A causal LM has `perplexity`, too: e to the power of its loss.
+        A causal LM also has `perplexity`, e to the power of its loss.
         """
         total = {
             name: float(np.sum(values, dtype=np.float64))

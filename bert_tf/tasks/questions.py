@@ -42,7 +42,7 @@ _TYPE_NAMES = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Answer:
-    """A right answer, which is a slice of the context.
+    """A correct answer, which is a slice of the context.
 
     Attributes:
       text: The text of the answer.
@@ -62,7 +62,7 @@ class Question:
       id: The unique id from the file.
       question: The text of the question.
       context: The text in which to find the answer.
-      answers: The right answers; training uses the first.
+      answers: The correct answers; training uses the first.
       is_impossible: Whether the context does not contain the answer. The file
         may still list plausible answers.
       where: The place in the file, for messages.
@@ -96,7 +96,7 @@ def read_questions(
 
     Training skips a question if its context or first answer is empty, or if
     the first answer is not at its `answer_start`. Of several answers it uses
-    the first, where the original stops. Prediction keeps every question.
+    the first; the original raises an error. Prediction keeps every question.
 
     Args:
       path: A JSON file.
@@ -296,7 +296,7 @@ class SpanEncoding(RowEncoding[Question]):
                 "`max_seq_length`",
                 f"at least {least} with "
                 f"`max_query_length={self.max_query_length}`, to have room "
-                "for the context, [CLS] and twice [SEP]",
+                "for the context, [CLS] and two [SEP]",
                 self.max_seq_length,
             )
 
@@ -330,7 +330,7 @@ class SpanEncoding(RowEncoding[Question]):
     def make_blocks(
         self, parts: Iterable[Sequence[Question]], num_workers: int
     ) -> Iterator[cache.RecordBlock]:
-        # In one process: `unique_ids` go on from part to part.
+        # In one process, because `unique_ids` continue from part to part.
         num_windows = 0
         for part in parts:
             encoded = self.encode(part)

@@ -15,7 +15,7 @@ class Progress:
     """Calls Keras's callbacks, and shows its progress bar.
 
     Args:
-      model: The model that the callbacks get.
+      model: The model that is passed to the callbacks.
       phase: "predict" or "test": which methods of the callbacks are called.
       callbacks: A callback of Keras, a list of them or a `CallbackList`.
       verbose: As in Keras; "auto" is 1 if there are many batches.
@@ -85,7 +85,7 @@ Evaluate = Callable[[keras.callbacks.CallbackList], dict[str, Any]]
 
 
 class Validation(keras.callbacks.Callback):
-    """Evaluates a model after epochs, and adds the scores to theirs.
+    """Evaluates a model after epochs, and adds the scores to their logs.
 
     Args:
       evaluate: Returns the scores by name.

@@ -22,7 +22,7 @@ from bert_tf.text_models.text_model import NAME_THE_CLASSES, TextModel
 
 @keras.saving.register_keras_serializable("bert_tf")
 class TokenTagger(TextModel):
-    """Tags the words of texts, for example with the names in them.
+    """Tags the words of texts, for example named entities.
 
     Example:
 

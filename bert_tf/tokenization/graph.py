@@ -68,7 +68,8 @@ class BertTokenizer(keras.layers.Layer):
     Args:
       vocabulary: A path, or the tokens in the order of their ids.
       do_lower_case: Whether the vocabulary is uncased.
-      strip_accents: Whether to strip accents. By default as `do_lower_case`.
+      strip_accents: Whether to strip accents. By default the same as
+        `do_lower_case`.
       max_seq_length: The (largest) length S of the sequences, or None.
       padding: "max_length" or "longest".
 
@@ -234,7 +235,7 @@ class BertTokenizer(keras.layers.Layer):
 
     @property
     def _padded_length(self) -> int | None:
-        """The length of all sequences; None for that of the longest."""
+        """The length of all sequences; None for the longest one's length."""
         return None if self.padding == "longest" else self.max_seq_length
 
     def tokenize(self, text, keep: str | None = None) -> tf.RaggedTensor:

@@ -71,8 +71,8 @@ class Normalizer:
     Args:
       do_lower_case: Whether to lower-case, for uncased vocabularies.
       strip_accents: Whether to decompose (NFD) and to strip combining marks.
-        By default as `do_lower_case`, like the original. False keeps the
-        accents and the composed form of lower-cased text.
+        By default the same as `do_lower_case`, like the original. False keeps
+        the accents and the composed form of lower-cased text.
     """
 
     def __init__(
@@ -206,7 +206,7 @@ def _sigma_view(character: str) -> str:
     """Returns one character with the properties that affect a final sigma."""
     if is_deleted(character):
         return "\u00ad"  # case-ignorable
-    # The only character that str.lower turns into two; "i" is as cased.
+    # The only character that str.lower turns into two; "i" is also cased.
     return "i" if character == "\u0130" else character
 
 

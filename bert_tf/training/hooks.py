@@ -295,7 +295,7 @@ class Summaries(Hook):
 
 
 def _finite_mean(arrays: Sequence[np.ndarray]) -> float:
-    """Returns the mean without the values of skipped steps; NaN for none."""
+    """Returns the mean, ignoring skipped steps; NaN if all were skipped."""
     values = np.concatenate(arrays)
     is_finite = np.isfinite(values)
     return np.mean(values[is_finite]) if is_finite.any() else math.nan

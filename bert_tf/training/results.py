@@ -222,7 +222,7 @@ def save_best(folder: str, best: Best, export: Callable[[str], None]) -> None:
 
 
 def finish_saving_best(folder: str) -> None:
-    """Completes or undoes the saving that a killed run has begun.
+    """Completes or undoes a save that a killed run began.
 
     Only the process that writes may call it, before others read.
     """

@@ -290,7 +290,8 @@ def require_shared(strategy: tf.distribute.Strategy, folder: str) -> None:
     number = (
         secrets.randbelow(_MAX_NUMBER) if is_chief(strategy) else _MAX_NUMBER
     )
-    # A new name, of which no network file system has cached that it is absent.
+    # A new name: network file systems may have cached that an old one is
+    # absent.
     probe = os.path.join(folder, f".workers-{agree([number])[0]}")
     by_chief(
         strategy, lambda: files.write_text(probe, ""), f"write to {folder}"

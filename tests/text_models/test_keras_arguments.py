@@ -502,7 +502,7 @@ def test_documents_are_ranked():
         classifier(3).rank("a", TEXTS)
 
 
-# A query, its right document, and one or more wrong ones.
+# A query, a positive document, and one or more negatives.
 LISTS = [["a b", "c", "d e"], ["c", "h", "i i", "", "a"], ["b", "b a", "f"]]
 
 
@@ -652,7 +652,10 @@ def test_a_data_set_of_lists_of_documents(batched):
 
 def test_wrong_lists_of_documents():
     model = classifier()
-    needs = "must be a query, a right document and at least one wrong document"
+    needs = (
+        "must be a query, a positive document and at least one negative "
+        "document"
+    )
     for lists, message in (
         (
             [["a", "b", "c"], ["a", "b"]],
@@ -661,7 +664,7 @@ def test_wrong_lists_of_documents():
         ([["a", "b", "c"], []], rf"Example 1 {needs}; got \[\]"),
         ([[None, "b", "c"]], f"Example 0 {needs}"),
         ((["a"], [None], ["c"]), f"Example 0 {needs}"),
-        ([["a", "b"]], "Labels are missing: .* at least one wrong document"),
+        ([["a", "b"]], "Labels are missing: .* at least one negative document"),
         (["a", "b", "c"], "Labels are missing"),
         ([], "There are no texts"),
         ([[]], "There are no texts"),

@@ -388,7 +388,7 @@ def test_a_second_training_with_a_loss_scale(encoder):
 @pytest.mark.slow
 @pytest.mark.parametrize("problem", ["regression", "single_label"])
 def test_a_cross_encoder_learns_from_lists(encoder, problem):
-    """The right document has the word g."""
+    """The positive document has the word g."""
     labels = LABELS if problem == "single_label" else None
     model = load(encoder, "classifier", problem=problem, labels=labels)
     lists = [
@@ -1061,7 +1061,7 @@ def test_wrong_options_of_fit(encoder):
     for weights in ([1.0, 2.0], [np.nan], ["much"], 3):
         with refused("sample_weight must be 1 numbers, one for each text; got"):
             model.fit(["a"], ["good"], sample_weight=weights)
-    with refused("fit does not have shuffle"):
+    with refused("fit does not accept shuffle"):
         model.fit(["a"], ["good"], shuffle=False)
     with refused("steps_per_epoch is for a tf.data.Dataset"):
         model.fit(["a"], ["good"], steps_per_epoch=3)

@@ -91,7 +91,7 @@ class FeaturesConfig(PretrainedOptions, ExportOptions, DeviceOptions):
         at_most=MOST_EXAMPLES,
     )
     use_one_hot_embeddings: bool = option(
-        "Ignored, for old command lines: the vectors are the same.",
+        "Ignored, for old command lines: the results are the same.",
         default=False,
     )
 
