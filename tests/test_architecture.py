@@ -498,7 +498,7 @@ def test_broad_handlers_are_found(handler, broad):
 PRIVATE = {
     "_clip_gradients": "`apply` of an optimizer clips once, over all devices",
     "_flatten_layers": "a `Layer` has no public list of the layers in it",
-    "_get_variable_index": "the place of a variable's slots",
+    "_get_variable_index": "the index of a variable's slots",
     "_kernel": "Keras's `Dense` keeps the kernel there when it is quantized",
     "_maybe_symbolic_build": "replicas with batches of different sizes",
     "_trainable_variables": "the variables that an optimizer was built for",

@@ -1,4 +1,4 @@
-"""What a checkpoint does not fit: a script and a class say the same."""
+"""Checkpoints that do not fit: scripts and classes report the same errors."""
 
 import dataclasses
 
@@ -69,14 +69,14 @@ def load(path, labels=LABELS, **options):
 
 
 def refusal(door, *arguments, **options):
-    """Returns what a door says of what it refuses."""
+    """Returns the error of a call that must fail."""
     with pytest.raises(InputError) as caught:
         door(*arguments, **options)
     return str(caught.value).rstrip(".")
 
 
 def warnings_of(caplog, door, *arguments, **options):
-    """Returns what a door warns of, but for what it filled."""
+    """Returns the warnings of a call, except those about filled weights."""
     caplog.clear()
     door(*arguments, **options)
     found = [x.getMessage() for x in caplog.records if x.levelname == "WARNING"]

@@ -543,7 +543,7 @@ ONLY_EXPORT = {"data_dir": None, "do_eval": None, "do_predict": None}
         (
             "run_pretraining",
             {"do_export": None, "do_eval": None},
-            "one or several of --do_train, --do_eval, --do_export",
+            "at least one of --do_train, --do_eval, --do_export",
         ),
     ],
 )

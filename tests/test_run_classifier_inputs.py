@@ -47,7 +47,7 @@ def says(run, capsys, tmp_path):
     [
         ({"status": 2, "task_name": None}, "--task_name must be given"),
         ({"status": 2, "max_seq_lenght": 9}, "Did you mean: max_seq_length"),
-        ({"do_train": None}, "one or several of --do_train, --do_eval"),
+        ({"do_train": None}, "at least one of --do_train, --do_eval"),
         ({"task_name": "rtee"}, "'rtee'. Did you mean 'rte'?"),
         ({"bert_config_file": None}, "Give --bert_config_file, or an --init_"),
         ({"init_checkpoint": "/none/x.ckpt"}, "/none/x.ckpt"),

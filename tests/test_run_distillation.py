@@ -113,7 +113,7 @@ def test_the_share_of_the_teacher(runs, tmp_path, kind):
 
 @pytest.mark.slow
 def test_a_whole_share_ignores_the_labels(run, tmp_path):
-    """The other labels are those of the development set as well."""
+    """The other labels are also the labels of the development set."""
     data = sentence_files.write(tmp_path / "data", "sst-2")
     path = data / "train.tsv"
     other = path.read_text().replace("\t0", "\tx").replace("\t1", "\t0")

@@ -32,7 +32,7 @@ UNSCORED = {"label_column": None, "max_score": None, "num_train_epochs": 2}
 
 @pytest.fixture(scope="module")
 def data_dir(tmp_path_factory):
-    """Pairs that are similar if they have the same telling word."""
+    """Pairs that are similar if they share a keyword."""
     folder = tmp_path_factory.mktemp("data")
     generator = np.random.default_rng(1)
     for split, count in COUNTS.items():

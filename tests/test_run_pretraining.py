@@ -431,7 +431,7 @@ def test_packed_rows_in_two_phases(run, inputs, tmp_path, caplog):
         ({"max_seq_length": 12}, "Pass --max_seq_length=11"),
         ({"max_predictions_per_seq": 4}, "Pass --max_predictions_per_seq=3"),
         ({"max_eval_steps": -1}, "--max_eval_steps must be at least 0; got -1"),
-        ({"do_train": None}, "one or several of --do_train, --do_eval"),
+        ({"do_train": None}, "at least one of --do_train, --do_eval"),
         (EVALUATION, "out to evaluate. Name one by --init"),
         ({"init_checkpoint": "/none/x.ckpt"}, "no such checkpoint"),
         ({"gradient_accumulation_steps": 4}, "--train_batch_size must be a mu"),
@@ -452,7 +452,7 @@ def test_packed_rows_in_two_phases(run, inputs, tmp_path, caplog):
     ],
 )
 def test_mistakes_in_flags_and_files(says, tmp_path, changes, expected):
-    """A list stands for a vocabulary, a dict for changes of the config."""
+    """A list is a vocabulary, a dict changes the config."""
     changes, folder = {**changes}, tmp_path / "out"
     if isinstance(changes.get("vocab_file"), list):
         path = tmp_path / "vocab.txt"

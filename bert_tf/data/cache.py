@@ -138,7 +138,7 @@ def _reason_to_write(path: str, wanted: Mapping[str, Any]) -> str | None:
         if recorded.get(name, missing) != wanted.get(name, missing)
     ]
     if differing:
-        return f"the existing file has a different {', '.join(differing)}"
+        return f"the existing file differs in {', '.join(differing)}"
     if not all(type(manifest.get(name)) is int for name in ("records", "cut")):
         return "the manifest of the existing file is incomplete"
     if manifest.get("sha256") != files.checksum(path):

@@ -41,7 +41,7 @@ HALVES = {
 
 
 def outputs_and_weights(lora: bool):
-    """Of a model that is trained for a step; also the model."""
+    """Returns outputs and weights after one training step, and the model."""
     model = BertClassifier(CONFIG, num_labels=3, dropout=0.0)
     small_bert.fill(model)
     if lora:

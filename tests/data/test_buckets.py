@@ -68,7 +68,7 @@ def evaluate(features, **options):
 
 
 def assert_holds_examples(batch, rows, expected=BATCH):
-    """Compares a batch with rows of the examples, cut to its length."""
+    """Compares a batch with rows of the examples, truncated to its length."""
     for name, values in expected.items():
         found = batch[name]
         assert found.dtype in (np.int32, np.float32)

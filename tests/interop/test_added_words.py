@@ -144,13 +144,13 @@ def test_skipped_lines_are_counted(source, listed, caplog):
     [
         (
             "abcd\nab-cd",
-            "words.txt:2: 'ab-cd' cannot be one token: before it "
-            "looks for tokens, the tokenizer makes it 'ab - cd'.",
+            "words.txt:2: 'ab-cd' cannot be one token: the tokenizer changes "
+            "it to 'ab - cd' before it looks for tokens.",
         ),
         ("new word", "words.txt:1: 'new word' cannot be one token"),
-        ("中文", "makes it '中 文'"),
-        ("\u200b", "makes it 'nothing'"),
-        ("##ad", "makes it '# # ad'"),
+        ("中文", "changes it to '中 文'"),
+        ("\u200b", "changes it to 'nothing'"),
+        ("##ad", "changes it to '# # ad'"),
         (
             "e" * 101,
             "words.txt:1: a word must have at most 100 characters; got 101.",

@@ -156,7 +156,7 @@ def test_redirections(server, part):
     server.answers = [found]
     part.truncate(0)
     fails("infinite loop", server.url, part)
-    # HTTPS is not given up: whoever is between could change the file.
+    # HTTPS is never downgraded: an attacker in between could change the file.
     with pytest.raises(
         downloads._WrongAnswer, match="must be https; got 'http'"
     ):

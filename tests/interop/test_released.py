@@ -291,7 +291,7 @@ def test_a_name_that_was_published_twice(server):
 
 @pytest.mark.parametrize("has_ranges", [True, False])
 def test_resumes_a_cut_download(server, has_ranges):
-    """Several cuts in one run, and a cut that ends a run."""
+    """Several interruptions in one run, and one that ends a run."""
     size = len(server.contents[PATH])
     server.cut = size // 3
     server.has_ranges = has_ranges
@@ -487,7 +487,7 @@ def test_members_cannot_leave_the_folder(server, cache):
 
 @pytest.mark.parametrize("name", FILES)
 def test_zips_that_would_fill_the_disk(server, cache, monkeypatch, name):
-    """Each kind of file has a limit of its own."""
+    """Each kind of file has its own limit."""
     size = len(CONTENTS[name])
     monkeypatch.setitem(released_models.MOST_BYTES, name, size - 1)
     fails(

@@ -1,4 +1,4 @@
-"""JSON files of models from elsewhere: malformed ones are refused by name."""
+"""JSON files of downloaded models: malformed files are refused by name."""
 
 import json
 import math

@@ -44,7 +44,7 @@ def test_the_plan():
 
 
 def results(rate, *values, metric="eval_f1"):
-    """Returns the results of one setting; None stands for divergence."""
+    """Returns the results of one setting; None means divergence."""
     return [
         Result(
             Trial(16, rate, 3.0, seed),

@@ -1,4 +1,4 @@
-"""What a checkpoint leaves unsaid about its head, or lacks of it."""
+"""Checkpoints that do not describe their head, or lack parts of it."""
 
 import json
 

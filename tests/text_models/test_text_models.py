@@ -452,7 +452,7 @@ def test_other_problems(encoder, problem):
 
 
 def test_pair_loss():
-    """No text is a wrong match of itself or of its own other partners."""
+    """No text is a negative of itself or of its other partners."""
     generator = np.random.default_rng(0)
     vectors = generator.normal(size=[5, 2, 7]).astype("float32")
     texts = [[1, 2], [3, 4], [1, 5], [6, 2], [7, 3]]
@@ -553,7 +553,7 @@ def test_weights_of_texts_and_classes_in_training(encoder):
 
 @pytest.mark.graph
 def test_each_training_has_its_own_class_weights(encoder):
-    """A training goes on with the compiled step of the one before."""
+    """A training reuses the compiled step of the previous one."""
     model = load(encoder, "classifier", dropout=0.0)
     model.compile(keras.optimizers.SGD(0.1))
     options = {"batch_size": 2, "epochs": 1, "verbose": 0}
