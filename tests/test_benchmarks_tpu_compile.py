@@ -220,7 +220,7 @@ def test_batches_of_several_lengths(steps, monkeypatch):
     ],
     ids=["where", "strings", "python", "range"],
 )
-def test_what_xla_cannot_lower(compiler, function, message):
+def test_unsupported_operations_are_errors(compiler, function, message):
     with pytest.raises(ValueError, match=message):
         compiler.lower(function, [tf.TensorSpec((3, 5))])
 

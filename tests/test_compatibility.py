@@ -154,7 +154,7 @@ def test_the_head_to_start_from(saved, student, caplog, facts, words):
         (classifier, True, "it has no BiLSTM"),
     ],
 )
-def test_a_bilstm_that_is_not_wanted(saved, caplog, model, wish, words):
+def test_a_different_bilstm_is_reported(saved, caplog, model, wish, words):
     path = saved(model, problem_type="multi_label_classification")
     [text] = warnings_of(caplog, load, path, bilstm_head=wish)
     assert text.endswith(words)
@@ -254,7 +254,7 @@ def test_teachers_that_do_not_fit(saved, doors, facts, words):
     ],
     ids=["casing", "labels", "length"],
 )
-def test_what_teachers_need_not_record(saved, student, facts):
+def test_teachers_may_lack_some_records(saved, student, facts):
     student.fit(["good"], ["good"], teacher=saved(**facts), verbose=0)
 
 

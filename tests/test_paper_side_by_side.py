@@ -177,7 +177,7 @@ def parsed(program, words):
 @pytest.mark.skipif(
     keras.config.backend() != "tensorflow", reason="reads with TensorFlow"
 )
-def test_data(inputs, tmp_path, capsys):
+def test_data_is_written_as_arrays(inputs, tmp_path, capsys):
     with paper_programs.program("side_by_side") as launched:
         assert launched(flags(inputs, tmp_path, do="data")) == 0
         given = flags(inputs, tmp_path, do="training")

@@ -67,7 +67,7 @@ def says(run, capsys, tmp_path):
         ({"distribution_strategy": "tpu"}, "--tpu_name=local"),
     ],
 )
-def test_flags(says, changes, expected):
+def test_invalid_flags_are_errors(says, changes, expected):
     assert expected in says(**changes)
 
 

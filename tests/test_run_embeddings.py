@@ -191,7 +191,9 @@ def test_training_is_equal_with_any_devices(run, tmp_path, two_devices):
         ({"label_column": "label"}, "label"),
     ],
 )
-def test_mistakes(run, tmp_path, capsys, flags, message):
+def test_invalid_flags_and_scores_are_errors(
+    run, tmp_path, capsys, flags, message
+):
     assert message in error_of(capsys, run, tmp_path / "out", **flags)
 
 

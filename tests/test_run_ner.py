@@ -174,7 +174,9 @@ def test_other_names_of_labels_are_logged(done, run, tmp_path, caplog):
         ),
     ],
 )
-def test_errors(run, tmp_path, capsys, changes, message):
+def test_invalid_flags_and_files_are_errors(
+    run, tmp_path, capsys, changes, message
+):
     assert message in error_of(capsys, run, tmp_path / "out", **changes)
 
 

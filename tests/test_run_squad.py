@@ -194,7 +194,9 @@ def test_a_model_of_squad_2_0_answers_squad_1_1(done, run, tmp_path):
         ({"save_best": "accuracy"}, "must be one of eval_f1 or eval_exact"),
     ],
 )
-def test_errors(run, tmp_path, capsys, changes, message):
+def test_invalid_flags_and_files_are_errors(
+    run, tmp_path, capsys, changes, message
+):
     assert message in error_of(capsys, run, tmp_path / "out", **changes)
 
 

@@ -104,7 +104,7 @@ def test_a_mesh_gives_the_same_numbers():
     )
 
 
-def test_a_mesh_without_the_axis():
+def test_a_mesh_must_have_the_axis():
     mesh = SimpleNamespace(axis_names=["batch", "tensor"])
     with pytest.raises(InputError, match="one of batch or tensor; got 'model'"):
         BertModel.get_layout_map(mesh)

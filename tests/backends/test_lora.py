@@ -228,7 +228,7 @@ def test_checkpoints_are_merged(tmp_path):
         bert_tf.load_checkpoint(model, tmp_path / "saved")
 
 
-def test_files_of_adapters(tmp_path):
+def test_adapter_files_round_trip(tmp_path):
     path = tmp_path / "lora.safetensors"
     model = adapted(lora_alpha=7)
     model.save_lora_weights(path)
@@ -430,7 +430,7 @@ def test_adapters_of_peft_are_not_a_model(peft_folder, default_adapters, plain):
         plain.load_lora_weights(folder)
 
 
-def test_mistakes(tmp_path):
+def test_wrong_calls_are_errors(tmp_path):
     model = small_bert.make(BertModel)
     with pytest.raises(InputError, match="Call enable_lora first"):
         model.save_lora_weights(tmp_path / "lora.safetensors")

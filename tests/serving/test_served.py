@@ -368,7 +368,7 @@ def test_top_k_is_from_1_to_the_vocabulary(filling):
 # All models ------------------------------------------------------------------
 
 
-def test_looks_up_names(tmp_path):
+def test_names_are_looked_up_by_number(tmp_path):
     """Tables skip blank lines; Google's Chinese vocabulary has one."""
     names = Names(("no", "", " yes, 可能 ", "\ud83e"), tmp_path / "labels.txt")
     found = names(tf.constant([[2, 0], [1, -1], [3, 99]])).numpy()

@@ -75,7 +75,7 @@ def test_sequences(example, changes, ids):
     assert sum(made["segment_ids"][0]) == 2 * is_pair
 
 
-def test_cut_examples_are_counted():
+def test_truncated_examples_are_counted():
     texts = ["a " * n for n in range(4, 8)]
     singles = [number(0, text=text) for text in texts]
     assert ENCODING.encode(singles).num_cut == 2
@@ -177,7 +177,7 @@ def test_records_do_not_depend_on_parts(
     assert records.verify(str(write.path)) == 0
 
 
-def test_log(write, caplog):
+def test_examples_and_counts_are_logged(write, caplog):
     caplog.set_level(logging.INFO)
     write()
     assert caplog.messages.count("*** Example ***") == 3

@@ -549,14 +549,14 @@ def test_lists_of_documents_have_a_loss_and_ranks(kind):
     assert {"mae", "f1"} & {*model.evaluate(TEXTS[:2], [0, 1], verbose=0)}
 
 
-def test_equal_scores_are_not_right():
+def test_ties_do_not_count_as_correct():
     scores = np.array([[2, 1, -1e9], [1, 1, 0], [0, 1, 2], [np.nan, 0, 0]])
     ranks = ops.convert_to_numpy(reciprocal_ranks(None, scores))
     np.testing.assert_allclose(ranks, [1, 1 / 2, 1 / 3, 1 / 3], rtol=1e-6)
 
 
 @pytest.mark.graph
-def test_every_right_document_is_counted():
+def test_every_positive_document_is_counted():
     """Graphs compute with several rows at a time, and less exactly."""
     model = classifier(1, problem="regression")
     texts = [row["text"] for row in model.rank("a", ["b", "c d"])]
@@ -650,7 +650,7 @@ def test_a_data_set_of_lists_of_documents(batched):
     assert model.evaluate(data, verbose=0) == pytest.approx(found)
 
 
-def test_wrong_lists_of_documents():
+def test_invalid_lists_of_documents_are_errors():
     model = classifier()
     needs = (
         "must be a query, a positive document and at least one negative "

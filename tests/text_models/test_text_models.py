@@ -349,7 +349,7 @@ def test_a_classifier_learns(encoder):
     assert schedule.num_warmup_steps == 4
 
 
-def test_each_training_starts_anew(encoder, tmp_path):
+def test_each_fit_resets_the_schedule_and_optimizer(encoder, tmp_path):
     texts, labels = ["a b", "c d"] * 4, ["good", "bad"] * 4
     model = load(encoder, "classifier")
     trained(model, texts, labels, epochs=1)

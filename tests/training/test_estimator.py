@@ -277,7 +277,7 @@ def test_random_weights_depend_on_the_seed_only(tmp_path):
     assert (other["toy/head/kernel"] != first["toy/head/kernel"]).all()
 
 
-def test_the_own_checkpoint_precedes_the_initial_one(
+def test_the_runs_checkpoint_takes_precedence(
     tmp_path, stopped_at, whole, caplog
 ):
     initial = tmp_path / "initial" / "bert_model.ckpt"

@@ -97,7 +97,7 @@ def test_mistakes_are_found_before_anything_is_read(flags, message):
         {"init_checkpoint": "uncased_L-12_H-768_A-12"},
     ],
 )
-def test_what_may_be_right_is_not_refused(flags):
+def test_options_that_cannot_be_checked_yet_are_accepted(flags):
     classify(**flags)
 
 
