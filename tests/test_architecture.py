@@ -461,7 +461,7 @@ def test_circles_are_found():
 @pytest.mark.parametrize(
     ("text", "count"),
     [
-        ('f("Give --labels.")', 1),
+        ('f("Pass --labels.")', 1),
         ('f(f"--{name} is 1")', 1),
         ('"""Docs: --labels."""\nf("a--b ---")', 1),
         ('f("Pass `a`. Run x.py --a=1 --b or pip install --c")', 0),

@@ -98,7 +98,7 @@ def test_flags_reach_the_script(launch, capsys, argument, expected):
 @pytest.mark.parametrize(
     ("argument", "status", "message"),
     [
-        ("--input_file=", 2, "--input_file must be given"),
+        ("--input_file=", 2, "--input_file must be passed"),
         ("--do_lower=False", 2, "'do_lower'"),
         ("--input_fil=x", 2, "Did you mean: input_file"),
         ("False", 2, "'False' is not a flag"),
@@ -124,7 +124,7 @@ def test_a_mistake_is_reported_in_one_line(
 @pytest.mark.parametrize(
     ("message", "printed"),
     [
-        ("Pass `input_file`.", "Give --input_file."),
+        ("Pass `input_file`.", "Pass --input_file."),
         ("`input_file=a b/%s` is `x y`", "--input_file=a b/%s is `x y`"),
         ("`do_lower_case=False`", "--nodo_lower_case"),
         ("`do_lower_case=True`", "--do_lower_case"),

@@ -45,11 +45,11 @@ def says(run, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"status": 2, "task_name": None}, "--task_name must be given"),
+        ({"status": 2, "task_name": None}, "--task_name must be passed"),
         ({"status": 2, "max_seq_lenght": 9}, "Did you mean: max_seq_length"),
         ({"do_train": None}, "at least one of --do_train, --do_eval"),
         ({"task_name": "rtee"}, "'rtee'. Did you mean 'rte'?"),
-        ({"bert_config_file": None}, "Give --bert_config_file, or an --init_"),
+        ({"bert_config_file": None}, "Pass --bert_config_file, or an --init_"),
         ({"init_checkpoint": "/none/x.ckpt"}, "/none/x.ckpt"),
         ({"max_seq_length": 30}, "--max_seq_length must be at most 29"),
         ({"data_dir": ""}, "--data_dir is required"),

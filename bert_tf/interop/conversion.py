@@ -415,7 +415,7 @@ def _check_transformers(
     expected: Mapping[str, np.ndarray],
 ) -> Check:
     """Compares with the outputs of Hugging Face's own model."""
-    what = f"outputs of the {end}, in transformers"
+    what = f"outputs of the {end} model, in transformers"
     try:
         theirs = run_transformers(folder, head, probe)
     except (*_FAILURES, *_failures_of_hub()) as error:

@@ -7,7 +7,7 @@
 
 Trains the models of ablation_tasks.py or of ablation_size.py with Keras on JAX:
 all seeds of a model at once, and all fine-tunings of a task at once; see
-copies.py. It takes the flags of those programs but --full and --also; both
+copies.py. It takes the flags of those programs except --full and --also; both
 tables need --held_out_file. All sequences are padded to --max_seq_length, and
 SQuAD's to --squad_seq_length.
 
@@ -198,7 +198,8 @@ def write_vocab(config: SideBySideConfig, folder: Folder) -> None:
     """Writes vocab.txt.
 
     Raises:
-      InputError: There is another one, of a text that models may have learned.
+      InputError: There is a different one, which models may have been trained
+        with.
     """
     vocab = plan.vocabulary(config)
     if not isinstance(vocab, str):
@@ -246,7 +247,7 @@ def trimmed(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def _narrow(values: np.ndarray) -> np.ndarray:
-    """Returns integers in as few bytes as they need, if none is negative."""
+    """Returns non-negative integers in the smallest type that holds them."""
     if values.dtype.kind not in "iu" or values.min(initial=0) < 0:
         return values
     return values.astype(np.min_scalar_type(values.max(initial=0)))
@@ -663,7 +664,7 @@ def require_same_settings(config: SideBySideConfig) -> None:
 
 
 def run(config: SideBySideConfig) -> None:
-    """Does the steps of --do."""
+    """Runs the steps of --do."""
     for name in ("full", "also"):
         if getattr(config, name):
             raise InputError(f"--{name} does not go with this program.")

@@ -76,8 +76,8 @@ def test_records_and_manifest(write):
 def test_any_difference_is_logged_and_rebuilt(write, caplog, part, changes):
     assert write()
     assert write(**changes)
-    [reason] = [m for m in caplog.messages if "has other" in m]
-    assert reason.endswith(f"has other {part}")
+    [reason] = [m for m in caplog.messages if "differs in" in m]
+    assert reason.endswith(f"differs in {part}")
     assert not write(**changes)
     assert write()
 

@@ -379,6 +379,6 @@ def test_a_failure_of_transformers_is_one_line(
         monkeypatch.setattr(conversion, name, value)
     check = verify(planned, tmp_path)[-1]
     assert check.holds == reason.startswith("skipped")
-    assert check.what == f"outputs of the {end}, in transformers"
+    assert check.what == f"outputs of the {end} model, in transformers"
     assert re.search(f": {reason}", str(check))
     assert "\n" not in str(check)

@@ -212,7 +212,7 @@ def test_a_folder_without_a_model(resolved, tmp_path):
 def test_a_model_of_another_task_needs_training(resolved, fine_tuned):
     folder = fine_tuned("out/release", head="token")
     heads, length = ("classifier", "choice"), {"max_seq_length": 11}
-    message = "out/release is a model .* token, not classifier or choice. Name"
+    message = "out/release is a model .* token, not classifier or choice. Pass"
     with pytest.raises(InputError, match=message):
         resolved(*heads, do_export=True, **length)
     _, start = resolved("token", do_export=True, **length)
@@ -290,7 +290,7 @@ def test_a_release_records_its_length(resolved, fine_tuned, tmp_path):
     ("value", "message"),
     [
         (None, r"at most 11.*; got 128"),
-        (2, "out records `max_seq_length=2`, which is not a valid value. Give"),
+        (2, "out records `max_seq_length=2`, which is not a valid value. Pass"),
         ([5], r"records `max_seq_length=\[5\]`, which"),
     ],
 )
@@ -375,7 +375,7 @@ def test_a_head_of_the_same_task_is_kept(classifier, is_trained):
 )
 def test_a_head_of_another_task(classifier, facts, changes, words):
     path = classifier(**facts)
-    with pytest.raises(InputError, match=f"{words}.* or pass `do_train`"):
+    with pytest.raises(InputError, match=f"{words}.*, or `do_train`"):
         opened(path, False, **changes)
     assert opened(path, True, **changes) == BELOW_HEAD
 
