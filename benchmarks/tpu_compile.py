@@ -217,8 +217,8 @@ def section(answers: Answers) -> str:
     return comparison.paragraphs(
         [
             "`make tpu` writes this. These programs never ran on a TPU. The",
-            "numbers are the memory that each program needs on a chip, according",
-            "to the TPU compiler (libtpu).",
+            "numbers are the memory that each program needs on a chip,",
+            "according to the TPU compiler (libtpu).",
         ],
         [f"- {line}" for line in lines],
         *parts,

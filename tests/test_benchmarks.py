@@ -94,7 +94,7 @@ def test_sides_take_turns(comparison, results, tmp_path):
     )
     assert "- ours 1.0, theirs 1.0, third 1.0\n" in text
     for line in (
-        "|  | side | rounds (timed) | MB/s | % of peak | speed-up of fast |",
+        "|  | side | rounds (timed) | MB/s | % of peak | speed-up of bert_tf |",
         "| short | bert_tf | 2 (2) | 18.0 | 50% |  |",
         "| short | another | 2 (2) | 9.00 | 50% | 2.00 |",
         "| long | a third | 2 (2) | 60.0 | 50% | 3.00 |",
