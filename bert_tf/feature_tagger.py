@@ -24,7 +24,7 @@ NUM_LSTMS = 2
 class FeatureHead(BertLayer):
     """Maps hidden states to a score for each label at each position.
 
-    The arguments are those of `BertFeatureTagger`.
+    Takes the arguments of `BertFeatureTagger`.
 
     Raises:
       InputError: If a value is wrong, or the model has too few layers.

@@ -378,7 +378,7 @@ def parse_json(
 ) -> Any:
     """Parses JSON; see `read_json`. `where` is its name in messages.
 
-    Of a key that occurs twice in an object, the last value counts, as in other
+    If a key occurs twice in an object, the last value counts, as in other
     programs that read these files; a warning names the key.
     """
     repeated: list[str] = []

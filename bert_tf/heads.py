@@ -3,7 +3,7 @@
 Every model is called with the arguments of `BertModel.call` and returns a dict
 of logits, float32 under any dtype policy. Its encoder is `model.bert`. Every
 constructor takes a `BertConfig`, or the dict from its `to_dict`, and Keras's
-arguments by name; those of models for fine-tuning also take the arguments of
+arguments by name; models for fine-tuning also take the arguments of
 `HeadModel`.
 
 Layers have the names of the original's scopes. The shape letters are explained

@@ -398,8 +398,9 @@ def _attention_on_jax(rate: float):
     """Returns `attend`, without its second result, with its own gradient.
 
     The gradient keeps no probabilities: it computes them again from the scores
-    and two numbers for each row. Unlike that of a softmax it has no sums over
-    rows of probabilities, which are slow on GPUs. `jax.jvp` cannot be used.
+    and two numbers for each row. Unlike the gradient of a softmax, it has no
+    sums over rows of probabilities, which are slow on GPUs. `jax.jvp` cannot be
+    used.
     """
 
     def probabilities_of(scores, bias, highest, log_sum):

@@ -12,7 +12,7 @@ imported on first use:
     pearson, spearman                     a number, [n]
 
 The metrics of answers (`squad_v1`, `squad_v2`, `korquad_v1`) and of entities
-(`entity_scores`) equal those of the official scripts.
+(`entity_scores`) equal the official scripts' metrics.
 """
 
 import functools
@@ -164,7 +164,7 @@ def compute(
             raise wrong_value("A metric", one_of, name)
     if len(labels) != len(predictions):
         raise ValueError(
-            f"{len(labels)} labels need as many predictions; got "
+            f"{len(labels)} labels need the same number of predictions; got "
             f"{len(predictions)}."
         )
     if not len(labels):
@@ -181,8 +181,8 @@ Predictions = Mapping[str, str]
 
 # Exact match, 0 or 1, and F1 from 0 to 1 of one question. They are ints where
 # the official scripts have ints: from Python 3.12 on, `sum` rounds lists of
-# floats differently from lists with ints, and our means must equal those of the
-# scripts.
+# floats differently from lists with ints, and our means must equal the scripts'
+# means.
 _Points = tuple[float, float]
 
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
@@ -505,7 +505,7 @@ def entities(tags: Iterable[str]) -> list[Entity]:
 def count_entities(
     gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]
 ) -> tuple[Counts, dict[str, Counts]]:
-    """Counts all entities and those of each type, from tags of sentences."""
+    """Counts entities, in all and by type, from the tags of sentences."""
     counters: tuple[Counter[str], ...] = Counter(), Counter(), Counter()
     for right, answered in zip(gold, predicted, strict=True):
         of_gold, of_predicted = set(entities(right)), set(entities(answered))

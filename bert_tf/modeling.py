@@ -185,8 +185,8 @@ class BertModel(FeatureModel):
         """Returns only the `pooled_output` of `call`, in less time.
 
         The last block computes only the position of [CLS], unless
-        `cls_positions` is passed. The arguments are those of `call`; `training`
-        is inherited from the calling layer by default.
+        `cls_positions` is passed. Takes the arguments of `call`; `training` is
+        inherited from the calling layer by default.
         """
         if self.pooler is None:
             raise InputError(

@@ -165,7 +165,7 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
 
 
 class UpdateRule(NamedTuple):
-    """How the update of a variable differs from that of others.
+    """How the update of a variable differs from other variables' updates.
 
     Attributes:
       is_decayed: Whether it has weight decay.

@@ -142,7 +142,7 @@ class Options:
     def shared(self) -> dict[str, Any]:
         """Returns the options that all workers must share, by name.
 
-        The names are those of messages, in backquotes.
+        The names are in backquotes, as in messages.
         """
         return {
             f"`{name}`": getattr(self, name)

@@ -313,8 +313,8 @@ def compare_configs(config: BertConfig, pretrained: Pretrained) -> None:
     for name in ("hidden_act", "attention_direction"):
         if getattr(config, name) != getattr(theirs, name):
             logging.warning(
-                "The model has %s=%s, but %s has %s: outputs will differ from "
-                "those of the model that was saved",
+                "The model has %s=%s, but %s has %s: its outputs will differ "
+                "from the saved model's",
                 name,
                 getattr(config, name),
                 pretrained.path,

@@ -140,7 +140,7 @@ def passed_on(processes: "Iterable[subprocess.Popen]") -> Iterator[None]:
     """Passes signals on to child processes; waits until all of them end.
 
     Each needs a process group of its own, `Popen(..., process_group=0)`:
-    otherwise the terminal, too, sends it Ctrl-C, and the second signal ends it
+    otherwise the terminal also sends it Ctrl-C, and the second signal ends it
     before it has saved.
     """
     try:

@@ -371,7 +371,7 @@ class TransformerBlock(BertLayer):
     def call(self, x, attention_bias, seed=None, num_queries=None):
         """Maps floats [B, S, H] to [B, Q, H] and attention probabilities.
 
-        The arguments are those of `SelfAttention`.
+        Takes the arguments of `SelfAttention`.
         """
         x, probabilities = self.attention(
             x, attention_bias, seed=seed, num_queries=num_queries

@@ -164,7 +164,7 @@ class Exported:
         counts = [outputs[name] for name in outputs if name.startswith("num_")]
         if not counts:
             return rows
-        # Rows of padding follow those of a text.
+        # Rows of padding follow the rows of a text.
         [num_rows] = counts
         most = rows["input_ids"].shape[1]
         is_row = np.arange(most) < num_rows.numpy()[:, np.newaxis]  # [B, R]

@@ -11,7 +11,7 @@
 4. `InstanceTable` numbers all instances. `assign_chunks` shuffles them and
    `write_chunk` writes the records of each chunk.
 
-The records are the same as those of `creation`, byte for byte.
+The records equal `creation`'s, byte for byte.
 """
 
 import collections

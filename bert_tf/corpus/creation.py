@@ -344,7 +344,7 @@ def create(
 
 @contextlib.contextmanager
 def _scratch_folder(output: str) -> Iterator[str]:
-    """Makes a temporary folder; removes those of killed runs.
+    """Makes a temporary folder; removes leftovers of killed runs.
 
     It is next to the output, on the same disk, unless the output is remote.
     """
@@ -478,7 +478,7 @@ def token_counts(
 
 
 def check_text(config: CreationConfig, counts: Mapping[str, int]) -> None:
-    """Raises InputError if a text gives no instances."""
+    """Raises InputError if a text yields no instances."""
     if not counts["sentences"]:
         raise InputError(
             f"`input_file={config.input_file}` has only blank lines. Name "

@@ -286,7 +286,7 @@ class Corpus:
 
 @dataclasses.dataclass(frozen=True)
 class Pieces:
-    """Short documents and pieces of long ones; each is cut on its own.
+    """Short documents and pieces of long ones; each is cut separately.
 
     A document of fewer than 2 * `size` sentences is one piece. A longer one is
     divided after every `size` sentences; the last piece also gets the rest.

@@ -137,7 +137,7 @@ class _RowLayout:
     Args:
       is_used: The slots that hold an example, booleans [B, K], n of them True.
       sizes: The number of values of each example, int32 [n].
-      length: L; the values of each example are padded to it, too.
+      length: L; the values of each example are also padded to it.
     """
 
     def __init__(self, is_used: tf.Tensor, sizes: tf.Tensor, length: int):

@@ -128,7 +128,7 @@ def _read_table(
     skip: Callable[[str, str], None] | None,
     check: Check | None,
 ) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yields the rows that have as many columns as the header or first row.
+    """Yields the rows that have the header's or first row's number of columns.
 
     Files may have more columns than a task needs, but a row that differs from
     the others is broken.

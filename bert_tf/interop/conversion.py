@@ -432,7 +432,7 @@ def _check_transformers(
 
 
 def _failures_of_hub() -> tuple[type[Exception], ...]:
-    """Returns what wrong types in a config.json raise: not a ValueError."""
+    """Returns the errors of wrong types in a config.json: not ValueErrors."""
     from huggingface_hub import errors
 
     strict = getattr(errors, "StrictDataclassError", None)

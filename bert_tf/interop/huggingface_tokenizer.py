@@ -3,7 +3,7 @@
 `vocab.txt` contains the tokens; if it is missing, `tokenizer.json` does. The
 casing is in `tokenizer_config.json` or `tokenizer.json`. Tokens added later are
 in `added_tokens.json` (transformers 4), `tokenizer.json` or
-`tokenizer_config.json`; their ids follow those of the vocabulary.
+`tokenizer_config.json`; their ids follow the vocabulary's.
 
 Hugging Face's tokenizer differs from Google's in two ways: it maps words of
 more than 100 characters to [UNK] (Google's: 200), and it finds special and

@@ -110,7 +110,7 @@ def _verify(
     if wrong:
         raise InputError(
             f"{config.output_dir} was not written: the converted model "
-            f"computes something else than {config.input}. {'; '.join(wrong)}"
+            f"does not compute the same as {config.input}. {'; '.join(wrong)}"
         )
     return lines
 

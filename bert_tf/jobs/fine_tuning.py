@@ -61,8 +61,8 @@ class Split:
       sources: The files that the examples were read from.
       suffix: The suffix of metric and file names, such as "_mismatched".
       num_rows: The number of rows of the examples, if known.
-      is_predicted: Whether it is a test set. A "dev" split may be one, too, so
-        that one pass gives its metrics and its predictions.
+      is_predicted: Whether it is a test set. A "dev" split may be one too, so
+        that one pass computes its metrics and its predictions.
       features: The rows of the examples, once they are loaded.
     """
 

@@ -352,7 +352,7 @@ def recorded_facts(folder: str, name: str = FACTS) -> dict[str, Any]:
 
 
 def find_release(config: FineTuningOptions) -> str | None:
-    """Returns the model in --output_dir that a run uses as it is, if any.
+    """Returns the model in --output_dir that a run uses unchanged, if any.
 
     Without training, it takes precedence over --init_checkpoint, from which it
     was trained.

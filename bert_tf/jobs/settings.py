@@ -83,8 +83,8 @@ class DeviceOptions(Options):
     )
     iterations_per_loop: int = option(
         "Largest number of steps per call into TensorFlow. On a TPU every "
-        "call after the first runs this many; elsewhere a call runs as many as "
-        "fit into about a second.",
+        "call after the first runs this many; elsewhere a call runs as many "
+        "steps as fit into about a second.",
         default=1000,
         per_worker=True,
     )

@@ -125,7 +125,7 @@ class Trainings:
     def train_or_open(
         self, features: Features | None, evaluate: Evaluate
     ) -> Estimator:
-        """Trains and releases a model, or opens the model to use as it is.
+        """Trains and releases a model, or opens an existing one.
 
         Args:
           features: The training set; None without --do_train.

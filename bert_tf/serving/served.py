@@ -83,7 +83,7 @@ class Names(tf.Module):
         lines = "".join(f"{name or _BLANK}\n" for name in names)
         # Half of a surrogate pair, which JSON can contain, becomes "?".
         path.write_bytes(lines.encode("utf-8", errors="replace"))
-        # A SavedModel has the assets of modules, but not those of resources.
+        # A SavedModel contains the assets of modules, but not of resources.
         self._file = tf.saved_model.Asset(str(path))
         # If two models share a session, they share tables of the same name.
         digest = files.checksum(str(path))[:16]
@@ -214,7 +214,7 @@ class Served(tf.Module, abc.ABC):
     def ids(self, texts: Sequence[tf.Tensor]) -> list[tf.RaggedTensor]:
         """Tokenizes one or two tensors of strings, in one call for speed.
 
-        Each tensor [B] has its own B, and gives int32 ids, ragged [B, (T)].
+        Each tensor [B] has its own B and becomes int32 ids, ragged [B, (T)].
         """
         if len(texts) == 1:
             return [self.tokenizer.tokenize(texts[0])]

@@ -293,7 +293,7 @@ def answer_questions(
     """Yields the answers to all questions, in order, while predicting.
 
     Shows the progress unless `is_quiet`. A context without tokens has no
-    window; its question is answered, too. Raises InputError if the model's
+    window; its question is answered too. Raises InputError if the model's
     logits are not finite.
     """
     faults = Faults()

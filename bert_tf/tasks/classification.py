@@ -422,7 +422,7 @@ class ClassificationTask(FineTuningTask):
     def by_example(
         self, predictions: Mapping[str, np.ndarray]
     ) -> Mapping[str, np.ndarray]:
-        """Returns predictions [n, ...] of examples from those of windows."""
+        """Returns the predictions of examples, [n, ...], from their windows."""
         if "window_numbers" not in predictions:
             return predictions
         rows = Rows.of(predictions["window_numbers"])

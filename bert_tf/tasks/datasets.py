@@ -475,7 +475,7 @@ TABLE = (
         test=_file(
             "diagnostic.tsv diagnostic/diagnostic.tsv AX.tsv",
             _PAIR,
-            # Its predictions are in the same folder as those of MNLI.
+            # Its predictions are in the same folder as MNLI's.
             suffix="_ax",
             submission="AX.tsv",
         ),

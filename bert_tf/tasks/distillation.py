@@ -59,7 +59,7 @@ class DistillationTask:
         return {**weights, LOSS: soft}
 
     def losses(self, features: Mapping, outputs: Mapping) -> dict:
-        """See `Task`; `features` contain those of `TeacherTask`."""
+        """See `Task`; `features` include the outputs of `TeacherTask`."""
         losses = self._labeled(features, self._task.losses(features, outputs))
         soft = self._task.soft_losses(features, outputs, self._temperature)
         soft = sum_of_rows(soft * self._task.is_element(features))

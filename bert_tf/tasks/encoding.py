@@ -97,7 +97,7 @@ class RowEncoding(TextEncoding, abc.ABC, Generic[Item]):
     since records are reused as long as the fields and the examples stay the
     same.
 
-    Attributes, beside those of `TextEncoding`:
+    Attributes, in addition to `TextEncoding`'s:
       labels: The names of the labels, ordered by id; () if there are none.
       unit: What an example is called in the log, in the plural.
       cut_unit: What `Encoded.num_cut` counts, in the plural.
@@ -284,7 +284,7 @@ class _Sequence(NamedTuple):
 class Encoding(RowEncoding[Example]):
     """How sentence-level examples become features.
 
-    Attributes, beside those of `TextEncoding`:
+    Attributes, in addition to `TextEncoding`'s:
       problem: One of `examples.PROBLEMS`, or "similarity": the label is the
         similarity of two texts, each with a sequence of its own.
       labels: The names of the classes, or of the choices, in the order of
@@ -294,8 +294,8 @@ class Encoding(RowEncoding[Example]):
         tokens apart, and each window is a row. Of a pair that is too long, the
         longer text (the second if equal) becomes windows, and the other one is
         truncated as it would be without windows. None truncates texts.
-      window_pooling: How the logits of windows become those of their text, one
-        of `windows.WINDOW_POOLINGS`.
+      window_pooling: How the logits of a text's windows are pooled, one of
+      `windows.WINDOW_POOLINGS`.
 
     Raises:
       InputError: There are windows for multiple choice, or without room.

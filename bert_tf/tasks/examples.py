@@ -205,7 +205,7 @@ def read_examples(
 ) -> list[Example]:
     """Reads a TSV, CSV or JSON Lines file, one example per row.
 
-    Rows with an empty text are kept, because they need a prediction, too.
+    Rows with an empty text are kept, because they need a prediction too.
 
     Args:
       path: The file.

@@ -277,7 +277,7 @@ def _require_single(texts: Iterable[Example]) -> None:
 def joined(
     windows: Sequence[TextFeatures], doc_stride: int | None, pooling: str
 ) -> TextFeatures:
-    """Returns the vectors of a text from those of its windows.
+    """Joins the vectors of a text's windows to the vectors of the text.
 
     Pooled vectors become their maximum, or their mean weighted by the number of
     tokens. Otherwise each token has one vector, from the window with the most

@@ -277,7 +277,7 @@ def _note_oddities(
 class SpanEncoding(RowEncoding[Question]):
     """How questions become rows, which are windows of tokens.
 
-    Attributes, beside those of `TextEncoding`:
+    Attributes, in addition to `TextEncoding`'s:
       doc_stride: Tokens from the start of a window to the start of the next.
       max_query_length: Largest number of tokens of a question.
 
@@ -354,7 +354,7 @@ class Window:
       starts: int32 [n], index of the first character of each context token.
       ends: int32 [n], index after the last character of each context token.
       is_max_context: bool [n], whether this is the window with the most
-        context around the token; of equal ones the first.
+        context around the token; the first one on ties.
     """
 
     question: int
@@ -369,7 +369,7 @@ class WindowRows(NamedTuple):
 
     Attributes:
       batch: For each feature of the schema an int32 array [w, *shape].
-      windows: The window of each row; those of a question are adjacent.
+      windows: The window of each row; windows of one question are adjacent.
       faults: Flaws of the questions, to be logged.
     """
 

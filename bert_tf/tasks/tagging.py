@@ -175,7 +175,7 @@ class TaggingTask(FineTuningTask):
 class FeatureTaggingTask(TaggingTask):
     """The task of `run_ner.py --mode=feature_based`; table 7 of the paper.
 
-    The first arguments are those of `TaggingTask`, the others those of
+    Takes the arguments of `TaggingTask`, then the arguments of
     `BertFeatureTagger`.
 
     Raises:

@@ -152,7 +152,7 @@ class FineTuningTask(Task):
     def facts(self) -> dict[str, Any]:
         """Returns what a checkpoint records of the task.
 
-        The names are those of `interop.checkpoint.Pretrained`.
+        The names are fields of `interop.checkpoint.Pretrained`.
         """
         return {
             "labels": self.labels or None,
@@ -300,7 +300,7 @@ def most_probable(probabilities: Any) -> tuple[Any, Any]:
       probabilities: Floats [..., C], with any number of rows.
 
     Returns:
-      int32 [...], the first of equal ones, and floats [...].
+      int32 [...], the first one on ties, and floats [...].
     """
     # `ops.max` refuses a batch without rows.
     values, ids = ops.top_k(probabilities, 1)

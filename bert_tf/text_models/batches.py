@@ -144,8 +144,8 @@ def in_32_bits(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 class Stream(StepArguments):
     """Batches of texts that are read and tokenized when they are needed.
 
-    The batches are those of `for_training` within each part of the data. The
-    parts are read one after the other.
+    Each part of the data has the batches of `for_training`. The parts are read
+    one after the other.
 
     Args:
       parts: Starts to read: returns the features of each part.

@@ -112,7 +112,7 @@ class TextClassifier(TextModel):
       model: A `BertClassifier`.
       tokenizer: A `FullTokenizer` or a `BertTokenizer`.
       labels: The names of the classes in the order of the logits. By default
-        those of the model's checkpoint, or LABEL_0, LABEL_1 and so on.
+        the checkpoint's, or LABEL_0, LABEL_1 and so on.
       problem: "single_label", "multi_label" or "regression". By default the
         checkpoint's; or "regression" for a model with one output, else
         "single_label".
@@ -123,8 +123,8 @@ class TextClassifier(TextModel):
         such that every text has the same weight in the loss of the labels (a
         teacher's part counts windows); `evaluate` and `predict` return scores
         and answers per text. By default texts are truncated.
-      window_pooling: How the logits of windows become those of their text:
-        "mean" or "max".
+      window_pooling: How the logits of a text's windows are pooled: "mean" or
+        "max".
 
     Raises:
       InputError: If the labels do not fit the model or the problem.
@@ -308,7 +308,7 @@ class TextClassifier(TextModel):
     def _scores_of_texts(
         self, features: Features, batch_size: int, progress: Progress
     ) -> dict[str, Any]:
-        """Returns the loss, Keras's metrics, and those of run_classifier.py.
+        """Returns the loss, Keras's metrics and run_classifier.py's metrics.
 
         They count texts, not windows.
         """

@@ -5,9 +5,7 @@ from typing import Any
 
 import keras
 
-from bert_tf.config import positive_integer
-
-# With verbose="auto", so many batches or fewer have no progress bar.
+# With verbose="auto", this number of batches or fewer has no progress bar.
 _BATCHES_WITHOUT_BAR = 8
 
 

@@ -328,7 +328,7 @@ class TrainableTextModel(PredictingTextModel):
         batches: StepArguments,
         **parameters: Any,
     ) -> keras.callbacks.CallbackList:
-        """Returns the callbacks of `fit`, with those of Keras."""
+        """Returns the callbacks of `fit`, with Keras's own callbacks."""
         in_order = keras.callbacks.LambdaCallback(
             on_epoch_begin=lambda epoch, _: batches.set_epoch(epoch)
         )
@@ -575,7 +575,8 @@ class TrainableTextModel(PredictingTextModel):
         return_dict: bool = True,
         **options: Any,
     ) -> Any:
-        """Returns scores by name: the loss, the metrics and those of scripts.
+        """Returns scores by name: the loss, Keras's metrics, the scripts'
+        scores.
 
         Args:
           x: The texts, as for `fit`.
@@ -593,7 +594,7 @@ class TrainableTextModel(PredictingTextModel):
         """
         if options:
             raise wrong_value(
-                "The arguments of evaluate", "those of Keras", [*options]
+                "The arguments of evaluate", "Keras's", [*options]
             )
         if not self.compiled:
             self.compile()
@@ -631,7 +632,7 @@ class TrainableTextModel(PredictingTextModel):
     def _validation(self, data: Part, batch_size: int) -> Evaluate:
         """Returns what `fit` calls after each epoch.
 
-        Its scores are the loss, the metrics and those of answers.
+        Its scores are the loss, the metrics and the scores of answers.
         """
         batches = self._evaluation_data(*data, batch_size)
         evaluate = super().evaluate

@@ -181,7 +181,7 @@ def _fingerprints(inputs: Mapping[str, Iterable[str]]) -> dict[str, str]:
 
 
 def _fingerprint(path: str, most: int) -> str:
-    """Reads up to `most` bytes at the beginning, and as many at the end."""
+    """Reads up to `most` bytes at the beginning and at the end."""
     with (
         files.input_errors("read", path, tf.errors.OpError),
         tf.io.gfile.GFile(path, "rb") as file,

@@ -130,7 +130,7 @@ def require_splits(config: Any, find: Callable[[], DataSet]) -> None:
 
     Args:
       config: The options of a job on the files of a data set.
-      find: Returns the data set; it may look for files, too.
+      find: Returns the data set; it may also look for files.
     """
     paths = (
         *(config.data_dir, config.train_file),
