@@ -575,8 +575,7 @@ class TrainableTextModel(PredictingTextModel):
         return_dict: bool = True,
         **options: Any,
     ) -> Any:
-        """Returns scores by name: the loss, Keras's metrics, the scripts'
-        scores.
+        """Returns the loss, Keras's metrics and the scripts' scores, by name.
 
         Args:
           x: The texts, as for `fit`.
@@ -594,7 +593,9 @@ class TrainableTextModel(PredictingTextModel):
         """
         if options:
             raise wrong_value(
-                "The arguments of evaluate", "Keras's", [*options]
+                "The arguments of evaluate",
+                "arguments of Keras's evaluate",
+                [*options],
             )
         if not self.compiled:
             self.compile()
