@@ -81,7 +81,7 @@ def require_convertible(exported: Exported) -> None:
         )
 
 
-# Silences what converters log for their developers.
+# Silences messages of converters for their developers.
 _quiet = functools.partial(export.at_least, logging.ERROR, *_LOGGERS)
 
 
@@ -142,7 +142,7 @@ def _to_onnx_int8(exported: Exported, content: bytes) -> bytes:
             onnx.load_from_string(content),
             path,
             weight_type=quantization.QuantType.QInt8,
-            # Half of the error of one scale for all columns.
+            # Halves the error compared with one scale for all columns.
             per_channel=True,
         )
         return pathlib.Path(path).read_bytes()
@@ -527,7 +527,8 @@ After `pip install {package} numpy`, run this program here:
 |---|---|
 | {inputs} | {outputs} |
 
-The first None is the number of rows, at least 1, another None the longest row.
+In shapes, the first None is the number of rows, at least 1; a second None is
+the length of the longest row.
 If there is a `labels.txt`, classes and tags are numbered by its lines, from 0.
 
 The input is `[CLS] text [SEP]`, or `[CLS] first [SEP] second [SEP]`. Ids are

@@ -169,7 +169,7 @@ class SectionTable:
         points: np.ndarray,
         size: int,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Returns where in a section segments begin and their pieces end.
+        """Returns the sentences at which segments begin and their pieces end.
 
         Args:
           documents: As for `find`, which gives `index` for all of them.
@@ -202,9 +202,9 @@ def _num_copies(documents: np.ndarray, fractions: np.ndarray) -> np.ndarray:
 
     All documents get equally many requests, short or long, so a section of
     many short documents gets more than a section of few. With these copies no
-    worker gets more than an average section, and there are fewer than twice as
-    many copies as sections. `fractions` is how much of its first document each
-    section has.
+    worker gets more requests than an average section, and there are fewer than
+    twice as many copies as sections. `fractions` [n] says how much of its first
+    document each section has.
     """
     load = documents - 1 + fractions
     return np.ceil(load / load.sum() * len(load)).astype(np.int64)
@@ -502,7 +502,7 @@ def write_chunk(
 
 
 def _rows_of(wanted: np.ndarray, indexes: np.ndarray) -> np.ndarray:
-    """Returns where in `indexes` each of the same numbers in `wanted` is."""
+    """Returns the position in `indexes` of each number in `wanted`."""
     order = np.argsort(indexes)
     is_wanted = np.isin(indexes, wanted)
     require_once(len(indexes), len(np.unique(indexes[is_wanted])), len(wanted))

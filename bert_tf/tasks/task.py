@@ -77,15 +77,15 @@ class Task(abc.ABC):
     def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, float]:
         """Returns the metrics of a data set by name.
 
-        The argument has the joined results of the method `predictions`, each
-        example once, [n, ...].
+        The argument joins the results of `predictions` for all batches: [n,
+        ...], each example once.
         """
 
     def is_lower_better(self, metric: str) -> bool:
         """Returns whether lower values of a metric are better.
 
         By default, lower is better for losses, including those of a part of the
-        data, such as "loss_mismatched". The name is without "eval_".
+        data, such as "loss_mismatched". The name does not start with "eval_".
         """
         return metric.split("_")[0] == "loss"
 
@@ -221,7 +221,7 @@ class FineTuningTask(Task):
     # Prediction.
 
     def row_outputs(self, features: Mapping, outputs: Mapping) -> dict:
-        """Returns what is kept of each row, tensors [B, ...] by name."""
+        """Returns what to keep of each row: tensors [B, ...] by name."""
         del features
         return dict(outputs)
 
@@ -251,7 +251,7 @@ class FineTuningTask(Task):
         ]
 
     def predictions(self, features: Mapping, outputs: Mapping) -> dict:
-        """See `Task`; by default all that is known of each row.
+        """See `Task`; by default everything known about each row.
 
         These are the results of `decode`, the features that begin with "label",
         the `loss`, float32 [B], and its `weight`.

@@ -26,7 +26,7 @@ SCALE = "_scale"
 # Features that batches have and tasks do not use.
 _ONLY_IN_BATCHES = ("step", "example_index", "sample_weight")
 
-# From some rows to the arguments of a step: (x, y, sample_weight).
+# Turns some rows into the arguments of a step: (x, y, sample_weight).
 Arguments = Callable[[Mapping[str, np.ndarray]], tuple]
 
 
@@ -259,12 +259,12 @@ def weigh(
 
 
 def _of_mean_1(weights: np.ndarray) -> float:
-    """Returns the factor with which the mean of some weights is 1."""
+    """Returns the factor that scales weights to a mean of 1."""
     return weights.size / (weights.sum(dtype=np.float64) or weights.size)
 
 
 def _product(weights: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Multiplies weights [b, ...] by weights of the same shape, or of rows."""
+    """Multiplies weights [b, ...] by others of the same shape, or by [b]."""
     shape = others.shape + (1,) * (weights.ndim - others.ndim)
     return (weights * others.reshape(shape)).astype(np.float32)
 

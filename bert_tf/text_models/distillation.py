@@ -110,7 +110,7 @@ class TeacherOutputs:
 
 
 def _described(teacher: Any) -> Pretrained:
-    """Returns a text model as a checkpoint, to compare it."""
+    """Describes a text model as a checkpoint, for comparison."""
     task = teacher.make_task()
     checkpoint = as_checkpoint(teacher.model, teacher.tokenizer, **task.facts())
     # The problem was chosen when the model was made.
