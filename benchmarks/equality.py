@@ -179,7 +179,7 @@ def training_rows(
         if not free.weights >= APART:
             raise ValueError(
                 "no gradients exceed --max_grad_norm: without clipping the "
-                "weights differ by only {free.weights:.1e}"
+                f"weights differ by only {free.weights:.1e}"
             )
         unclipped.append(str(free))
     titles = [f"`{workload.script}`" for workload in WORKLOADS.values()]

@@ -219,8 +219,8 @@ def doors(student, tmp_path):
         ({"vocab": VOCAB[::-1]}, "has another vocabulary than the model to"),
         ({"do_lower_case": False}, "another casing than the model to train"),
         ({"strip_accents": False}, "another casing than the model to train"),
-        ({"vocab": None}, "needs its bert_config.json and its vocab.txt"),
-        ({"config": None}, "needs its bert_config.json and its vocab.txt"),
+        ({"vocab": None}, "needs its bert_config.json and vocab.txt"),
+        ({"config": None}, "needs its bert_config.json and vocab.txt"),
         (
             {"config": dataclasses.replace(CONFIG, max_position_embeddings=9)},
             "must be at most 9, the max_position_embeddings of the teacher",
