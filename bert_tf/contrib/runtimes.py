@@ -36,7 +36,7 @@ _LOGGERS = ("tensorflow", "tf2onnx", "root")
 
 _LOOPS = {"While", "StatelessWhile"}
 
-# Both formats have 31-bit sizes.
+# Both formats store sizes in 31 bits.
 _MOST_BYTES = 1 << 31
 
 
@@ -289,8 +289,8 @@ class Difference(NamedTuple):
       relative: The same, divided by the largest value of an output if that is
         above 1.
       output: The output with the largest `relative`.
-      changed: The share of integers and booleans that differ, of the output
-        with most of them.
+      changed: The largest share of integers or booleans of an output that
+        differ.
     """
 
     largest: float
@@ -457,8 +457,8 @@ class ComparisonRow(NamedTuple):
 def table(rows: Sequence[ComparisonRow]) -> str:
     """Returns a Markdown table of sizes, differences and scores.
 
-    The first row is the export; the scores of the others have the difference
-    from its scores in parentheses.
+    The first row is the export. In the others, scores are followed by their
+    differences from the export's, in parentheses.
     """
     first = rows[0]
     cells = [["file", "MB", "largest difference", *first.scores]]

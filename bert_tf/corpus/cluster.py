@@ -88,7 +88,7 @@ class SectionTable:
         """Builds the table from what the readers of the text found.
 
         Args:
-          entries: The `entry_of` each section, in any order.
+          entries: The results of `entry_of`, one per section, in any order.
           reports: The reports of all tasks, in any order.
         """
         table = np.unique(np.array(rows := list(entries), ENTRY))
@@ -435,7 +435,7 @@ class InstanceTable:
 
         Args:
           chunk_size: The largest number of instances of a chunk.
-          counts: The number of each section and how many instances it has.
+          counts: Pairs of a section's number and its number of instances.
         """
         if table.error:
             return cls(np.zeros(0, np.int64), None, table.error)
@@ -475,7 +475,7 @@ def write_chunk(
     folder: str,
     table: InstanceTable,
 ) -> tuple[int, tuple[int, WrittenChunk]]:
-    """Masks the instances of a chunk and writes them to a file of their own.
+    """Masks the instances of a chunk and writes them to a temporary file.
 
     Args:
       assigned: The first rank of the chunk, and its instances.
