@@ -69,7 +69,7 @@ def run_job(
         config = read_config(config_type)
         config.check()
         run = load()
-        # Some values are only valid without TensorFlow.
+        # Validates again: once TensorFlow is imported, some values are invalid.
         dataclasses.replace(config)
         return lambda: run(config)
 

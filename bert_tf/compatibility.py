@@ -43,7 +43,7 @@ def have_names(labels: Collection[str]) -> bool:
 def head_difference(
     pretrained: Any, wanted: Any, is_trained: bool
 ) -> str | None:
-    """Returns how the head of a checkpoint differs from the wanted, or None.
+    """Returns how a checkpoint's head differs from the wanted one, or None.
 
     The names of labels are compared for training only: otherwise the task has
     the model's labels, or the user has passed --allow_label_mapping.

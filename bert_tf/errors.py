@@ -7,8 +7,8 @@ are three forms:
   "`top_k` must be at least 1; got 0."
 - a file, with the line where known: `in_file("train.tsv", "expected 4 columns,
   found 3.", line=17)` gives "train.tsv:17: expected 4 columns, found 3."
-- an event, in a sentence of its own: "Worker 1 exited during training. Restart
-  all workers with the same command to resume from step 3,000."
+- an event, as a full sentence: "Worker 1 exited during training. Restart all
+  workers with the same command to resume from step 3,000."
 
 A message names an argument in backquotes, with its value where that helps, as
 Python code would pass it: "`labels`", "`problem=regression`", "`header=False`".

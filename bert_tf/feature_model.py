@@ -1,4 +1,4 @@
-"""`FeatureModel`: what models of features share.
+"""`FeatureModel`: the base class of models that take features.
 
 They have a configuration, take a dict of features, and can be saved, exported
 and made from checkpoints.
@@ -364,7 +364,7 @@ class FeatureModel(TrainableModel):
         adapters.save(self, filepath)
 
     def load_lora_weights(self, filepath: str | os.PathLike[str]) -> None:
-        """Loads a file of `save_lora_weights`; enables LoRA if necessary.
+        """Loads adapters from `save_lora_weights`; enables LoRA if necessary.
 
         Args:
           filepath: The file; or a folder that PEFT wrote, with

@@ -523,8 +523,8 @@ class BertClassifier(HeadModel):
 class BertTokenClassifier(BertClassifier):
     """BERT for token classification, with C classes.
 
-    Source: section 5.3 and figure 4 (d) of the paper. The arguments are those
-    of `BertClassifier`.
+    Source: section 5.3 and figure 4 (d) of the paper. Takes the arguments of
+    `BertClassifier`.
     """
 
     head_name = "token"

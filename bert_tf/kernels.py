@@ -41,7 +41,7 @@ else:
     import torch
 
 # Compiling takes about 0.05 s for each operation and shape. For a tensor with
-# fewer values, most trainings are too short to save as much time.
+# fewer values, most training runs are too short to save as much time.
 LEAST_SIZE = 2**17
 # Where lengths differ from batch to batch, operations on a tensor are compiled
 # for each length if its size, summed over all steps, is at least this number.

@@ -386,7 +386,7 @@ class _MomentOptimizer(keras.optimizers.Optimizer):
 
     @property
     def _hyperparameters(self) -> tuple[float, ...]:
-        """What is constant in a compiled update."""
+        """The constants of a compiled update."""
         return (
             *(self.weight_decay_rate, self.beta_1, self.beta_2),
             *(self.epsilon, self.bias_correction),
@@ -463,10 +463,10 @@ class AdamWeightDecay(_MomentOptimizer):
     `AdamWeightDecayOptimizer` of google-research/bert.
 
     Without the correction, updates are too large while sqrt(1 - beta_2^t) is
-    well below 1, for a few thousand steps. That is little of a pre-training,
-    but all of a fine-tuning on a few thousand examples, which is more stable
-    with `bias_correction` (Mosbach et al., arXiv 2006.04884; Zhang et al.,
-    arXiv 2006.05987).
+    well below 1, for a few thousand steps. That is a small part of
+    pre-training, but all of fine-tuning on a few thousand examples, which is
+    more stable with `bias_correction` (Mosbach et al., arXiv 2006.04884; Zhang
+    et al., arXiv 2006.05987).
 
     Args:
       learning_rate: Float, schedule (such as `WarmupLinearDecay`) or callable.

@@ -62,8 +62,8 @@ class Option:
         seeds. "score": which model is the best. Empty: none of these.
       needs: What the option needs to have an effect: another option,
         "teacher", an option with a value, "mode=feature_based", or one of
-        several, "task_name=custom or unlabeled_file". Options that a job does
-        not have are not needed.
+        several, "task_name=custom or unlabeled_file". Requirements on options
+        that a job does not have are ignored.
     """
 
     help: str
@@ -169,7 +169,7 @@ class Options:
             )
 
     def without_effect(self) -> dict[str, str]:
-        """Returns what options without effect need, by their names."""
+        """Maps each option that has no effect to what it needs."""
         return {
             name: declaration.needs
             for name, (_, declaration) in declared(type(self)).items()

@@ -221,7 +221,7 @@ def _words(tokens: Iterable[Token]) -> list[list[Token]]:
 def _tokens_by_word(
     tokens_of_words: list[list[Token]], text: str, place: int, segment: int
 ) -> Iterator[tuple[Word, list[Token]]]:
-    """Yields the words of a text whose first token is at `place`."""
+    """Yields the words of a text; its first token is at position `place`."""
     last = 0
     for tokens in tokens_of_words:
         start, end = tokens[0].start, tokens[-1].end

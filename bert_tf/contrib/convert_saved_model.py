@@ -123,8 +123,8 @@ def _acceptable_difference(
         return off
     raise InputError(
         f"{config.output_dir} was not written: {name} differs from "
-        f"{config.export_dir} by {off.largest:.1e} in {off.output}, with "
-        f"{off.changed:.1%} other answers; the tolerance is "
+        f"{config.export_dir} by {off.largest:.1e} in {off.output}, and "
+        f"{off.changed:.1%} of its answers differ; the tolerance is "
         f"{runtimes.TOLERANCE:g}."
     )
 

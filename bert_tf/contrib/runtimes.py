@@ -25,7 +25,7 @@ from bert_tf.contrib.exported import Arrays, Exported, join_rows
 from bert_tf.errors import in_file
 from bert_tf.serving import export, readme
 
-# From a batch of `Exported.token_inputs` to `Exported.numbers`.
+# Maps a batch of `Exported.token_inputs` to `Exported.numbers`.
 Run = Callable[[Mapping[str, np.ndarray]], Arrays]
 
 # Supported by ONNX Runtime 1.14 (2023) and newer.

@@ -153,7 +153,8 @@ def _document(line: str, field: str, position: _LinePosition) -> str:
         fault = f"expected a field {field!r}, found an empty object"
     raise in_file(
         position.block.path,
-        f"{fault}. Name the field that holds the text with `jsonl_field`.",
+        f"{fault}. Pass the name of the field that holds the text as "
+        "`jsonl_field`.",
         position.line,
     )
 

@@ -1,5 +1,4 @@
-"""Records of a fine-tuning data set, reused while nothing that shapes them
-changes.
+"""Records of a fine-tuning data set, reused until an input changes.
 
 A manifest next to the records holds a key: everything that determines their
 content. If the key differs, or the file is damaged, the records are written
@@ -36,7 +35,7 @@ class RecordBlock(NamedTuple):
 class CachedRecords(NamedTuple):
     """The records of a file; see `RecordBlock`."""
 
-    is_new: bool  # Whether the file was written now.
+    is_new: bool  # False if an existing file was reused.
     num_records: int
     num_cut: int
 

@@ -119,8 +119,8 @@ def span_schema(max_seq_length: int) -> Schema:
     `input_ids`, `input_mask` and `segment_ids` are padded with 0 to
     `max_seq_length`. `start_positions` and `end_positions` are the positions of
     the answer's first and last token, or 0, the position of [CLS], if the
-    window does not contain it or it is unknown. `is_impossible` is 1 if the
-    context does not contain it. They match `FeatureWriter` in the original's
+    answer is unknown or not in the window. `is_impossible` is 1 if the context
+    does not contain the answer. They match `FeatureWriter` in the original's
     `run_squad.py`, which omits the last three for prediction.
     """
     return (

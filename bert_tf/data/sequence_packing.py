@@ -24,7 +24,7 @@ from bert_tf.data.schema import Schema
 _SIZES = ("input_mask", "masked_lm_positions", "masked_lm_weights")
 
 _Batch = dict[str, tf.Tensor]
-# From serialized examples [n] to their features [n, *shape], int32 or float32.
+# Maps serialized examples [n] to features [n, *shape], int32 or float32.
 Parse = Callable[[tf.Tensor], _Batch]
 
 
@@ -218,8 +218,8 @@ def first_fit(sizes: tf.Tensor, room: Sequence[int]) -> tf.Tensor:
     Sizes 5 1 7 6 5 4 and rows of 10 give the rows 7 1, 6 4 and 5 5.
 
     Args:
-      sizes: What each item takes of d quantities, int32 [n, d], from 1 to the
-        capacity of a row. Items are ordered by the first quantity, then by
+      sizes: How much of d quantities each item needs, int32 [n, d], from 1 to
+        the capacity of a row. Items are ordered by the first quantity, then by
         the second and so on.
       room: The capacity of a row for each quantity.
 

@@ -184,7 +184,7 @@ def _read_table(
 
 
 def _column_numbers(columns: str) -> tuple[Columns, int]:
-    """Returns the numbers of named columns, and the least number of columns.
+    """Returns the numbers of named columns, and the minimum number of columns.
 
     "_ text * label label" gives {"text": 1, "label": (-2, -1)} and 4.
     """

@@ -54,7 +54,7 @@ class _Adapters:
     Attributes:
       layers: Rank and alpha by layer.
       values: The trained weights by their TF1 names.
-      facts: The facts that a model must share.
+      facts: Facts that must also be true of a model that loads the file.
       other_weights: The checksum of all other weights, if recorded.
     """
 
@@ -72,8 +72,8 @@ def save(
     Args:
       model: A model with adapters.
       path: The file.
-      **facts: Facts that a model must share to load the file, such as the
-        labels, as JSON.
+      **facts: Facts, as JSON, that must also be true of a model that loads the
+        file, such as the labels.
     """
     layers = model.adapters()
     if not layers:

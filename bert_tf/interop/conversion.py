@@ -33,7 +33,7 @@ class Conversion:
       bookkeeping: Names of the optimizer slots and counters that are kept.
       left_over: Names of variables that are not written, by the reason.
       missing: Names of variables that a model with this head could have and the
-        source lacks, by the reason why that is no error.
+        source lacks, by the reason why this is not an error.
     """
 
     source: Pretrained

@@ -26,9 +26,9 @@ from bert_tf.errors import InputError, listed, reason
 _SCHEMES = ("http", "https", "ftp", "file")
 _BLOCK = 2**20
 _TIMEOUT_SECONDS = 30.0
-# What must arrive within the timeout: a modem sends three times as much.
+# The minimum number of bytes per timeout: a modem sends three times as many.
 _LEAST_BYTES = 2**16
-# Connections in a row that may end early after fewer bytes than that.
+# The number of consecutive connections that may end with fewer bytes.
 _MOST_SHORT_ATTEMPTS = 5
 
 

@@ -167,7 +167,7 @@ def write(folder: str, pretrained: Pretrained) -> None:
 def _write_embedding(
     folder: str, pretrained: Pretrained, config: BertConfig
 ) -> None:
-    """Writes the files of sentence-transformers, if it has the pooling."""
+    """Writes sentence-transformers' files, if it supports the pooling."""
     if pretrained.pooling == "pooled":
         logging.warning(
             "sentence-transformers has no pooling 'pooled': %s is written "

@@ -75,7 +75,7 @@ class TensorFiles:
         return self.dtype(name) in _FLOATS_OF_FILES
 
     def dtype(self, name: str) -> str:
-        """Returns the dtype of a tensor by its name in the format: "BF16"."""
+        """Returns the name of a tensor's dtype in the file, such as "BF16"."""
         return self._file_of[name].get_slice(name).get_dtype()
 
     def read(self, name: str) -> np.ndarray:

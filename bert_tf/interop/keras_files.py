@@ -226,7 +226,7 @@ def _reading(path: str, local: str) -> Iterator[None]:
 
 
 def _require_sizes(path: str, size: int, total: int, config_size: int) -> None:
-    """Raises InputError if `size` bytes unpack to far more, `total`.
+    """Raises InputError if `total`, the unpacked size, far exceeds `size`.
 
     `zipfile` unpacks at most the sizes that the archive states for its files.
     """

@@ -62,7 +62,7 @@ GOOGLE = "https://storage.googleapis.com/bert_models"
 _MEMBER = re.compile(
     r"(?:[^/\\]+/)?({})".format("|".join(map(re.escape, FILES)))
 )
-# All files but the weights, which take a second for each GB.
+# All files except the weights, whose checksum takes a second per GB.
 _SMALL_FILES = FILES[:-1]
 _BLOCK = 2**20
 # What zipfile raises for a damaged or an encrypted zip. An OSError is a seek to

@@ -116,7 +116,7 @@ def _with_pooling(config: EmbeddingsConfig, start: Start) -> EmbeddingsConfig:
 
 
 def _read(part: SplitFile, largest: float, is_scored: bool) -> Split:
-    """Reads pairs, with similarities from 0 to 1 if they have some."""
+    """Reads pairs, with similarities from 0 to 1 if the file has them."""
     examples = part.read(is_labelled=is_scored and part.split != "test")
     for n, example in enumerate(examples):
         score = example.label

@@ -211,8 +211,9 @@ def _compare(
     )
     if changed and settings.are_several(config):
         raise InputError(
-            f"The trainings in {folder} have other settings: {changed}. Choose "
-            "another folder, or pass `overwrite_output_dir` to replace them."
+            f"The training runs in {folder} have other settings: {changed}. "
+            "Choose another folder, or pass `overwrite_output_dir` to replace "
+            "them."
         )
     if changed:
         logging.warning(

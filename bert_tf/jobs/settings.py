@@ -153,7 +153,7 @@ class TrainingOptions(Options):
     )
     adam_bias_correction: bool = option(
         "Whether AdamW corrects the bias of its moments, which makes short "
-        "trainings more stable. The original does not.",
+        "training runs more stable. The original does not.",
         default=False,
         decides="model",
     )
@@ -277,7 +277,7 @@ class DataOptions(Options):
 class FineTuningOptions(
     StartOptions, ExportOptions, TrainingOptions, DeviceOptions
 ):
-    """What all fine-tuning jobs share."""
+    """Options that all fine-tuning jobs share."""
 
     output_dir: str = option("Folder of all output files.", per_worker=True)
     overwrite_output_dir: bool = option(
@@ -329,9 +329,9 @@ class FineTuningOptions(
     )
     save_best: str | None = option(
         "Metric of eval_results.txt. The weights of the evaluation with the "
-        "best value are kept; of several trainings, the best is kept. Default: "
-        "the last weights are kept; the first metric of the task decides "
-        "between several trainings.",
+        "best value are kept; of several training runs, the best is kept. "
+        "Default: the last weights are kept; the first metric of the task "
+        "decides between several training runs.",
         default=None,
         decides="model",
     )
@@ -343,7 +343,8 @@ class FineTuningOptions(
         decides="model",
     )
     num_seeds: int = option(
-        "Number of trainings, each with its own seed. The best one is kept.",
+        "Number of training runs, each with a different seed. The best one is "
+        "kept.",
         default=1,
         at_least=1,
         at_most=10**4,
@@ -403,7 +404,7 @@ class FineTuningOptions(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DistillationOptions(FineTuningOptions):
-    """What fine-tuning jobs share whose models can learn from a teacher."""
+    """Options of fine-tuning jobs whose models can learn from a teacher."""
 
     teacher: str | None = option(
         "Fine-tuned model whose outputs the model also learns from: release/ "

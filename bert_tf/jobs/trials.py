@@ -200,7 +200,7 @@ def run(
     best = update()
     if best.failure is not None:
         raise InputError(
-            f"All {len(trials)} trainings diverged. The last error: "
+            f"All {len(trials)} training runs diverged. The last error: "
             f"{results[trials[-1]].failure}"
         )
     _log([results[trial] for trial in trials])

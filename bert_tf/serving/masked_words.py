@@ -52,7 +52,7 @@ class ServedMaskedLM(Served):
         return self.tokenizer.pack([ids])
 
     def answer(self, texts: Tensors) -> dict[str, tf.Tensor]:
-        """Returns the words for each mask while the others stay masked.
+        """Predicts the words of each mask while the other masks stay in place.
 
         Args:
           texts: `text`, strings [B].

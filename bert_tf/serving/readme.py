@@ -209,7 +209,7 @@ curl -d '{request}' \\
 The answer is `{{"predictions": [...]}}`: for each row an object of the outputs
 of `serving_default`, or the value of a single output. For another signature,
 add `"signature_name"` to the request. In shapes, the first None is the number
-of rows, another None the longest row of the request.
+of rows; a second None is the length of the longest row of the request.
 
 | signature | inputs | outputs |
 |---|---|---|

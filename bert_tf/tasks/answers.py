@@ -26,7 +26,7 @@ from bert_tf.tasks.questions import (
 # Enough windows for batches of equal length, few enough to show progress.
 _WINDOWS_AT_A_TIME = 512
 
-# From windows to the outputs of `SpanTask.predictions`, in the same order.
+# Maps windows to the outputs of `SpanTask.predictions`, in the same order.
 Predict = Callable[[Features], Mapping[str, np.ndarray]]
 
 

@@ -309,7 +309,7 @@ def _find_tags(
 def find_file(
     split: str, data_dir: str | None = None, name: str | None = None
 ) -> str:
-    """Returns the path of the CoNLL file of a split, maybe compressed (.gz).
+    """Returns the path of a split's CoNLL file, possibly compressed (.gz).
 
     `name` is a file in the folder or a path. Without it, raises InputError if
     the folder has no file with a usual name of "train", "dev" or "test".

@@ -144,7 +144,7 @@ def retrieval_scores(
 
     Returns:
       `accuracy`: how often the second text has a higher cosine than all
-        negatives; `mrr`: the mean of 1 / its rank.
+        negatives; `mrr`: its mean reciprocal rank.
     """
     first, second = (ops.convert_to_numpy(unit(vectors[:, n])) for n in (0, 1))
     # Each second text once.

@@ -101,7 +101,7 @@ class RowEncoding(TextEncoding, abc.ABC, Generic[Item]):
       labels: The names of the labels, ordered by id; () if there are none.
       unit: What an example is called in the log, in the plural.
       cut_unit: What `Encoded.num_cut` counts, in the plural.
-      rows_per_part: About the number of rows that are made at a time.
+      rows_per_part: About how many rows are made at a time.
     """
 
     labels: tuple[str, ...] = ()

@@ -66,7 +66,7 @@ class Target:
       problem: One of `PROBLEMS`.
       labels: The names in the order of their ids; () for regression. With ()
         for another problem, any name is accepted.
-      aliases: From other spellings to names.
+      aliases: The names by their other spellings.
       undecided: The label of rows whose annotators disagreed. These rows are
         skipped.
       separator: What separates the names in a multi-label column.

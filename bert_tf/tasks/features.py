@@ -43,7 +43,7 @@ ALL = "all"
 _BYTES_AT_A_TIME = 1 << 28
 _TEXTS_AT_A_TIME = 1 << 12
 
-# From rows to the result of `vectors` for all of them, [n, ...].
+# Maps rows to the result of `vectors` for all of them, [n, ...].
 Predict = Callable[[Features], Mapping[str, np.ndarray]]
 
 
@@ -170,7 +170,7 @@ def vectors(
 
 
 class VectorTask:
-    """Predicts the vectors of texts: what an `Estimator` needs for that.
+    """The task of an `Estimator` that computes vectors of texts.
 
     Args:
       config: The configuration of the model.

@@ -71,7 +71,7 @@ class TextEmbedder(TextModel):
     cosines and numbers, which may have any range. Without `y` it returns the
     loss and two scores of the search for the second text of each first text
     among all second texts: `accuracy`, how often it has a higher cosine than
-    all negatives, and `mrr`, the mean of 1 / its rank.
+    all negatives, and `mrr`, its mean reciprocal rank.
     `fit(validation_data=...)` reports both these and the loss.
 
     Sources: Henderson et al. 2017, "Efficient Natural Language Response
@@ -189,7 +189,7 @@ class TextEmbedder(TextModel):
           x: Texts; a single string gives a vector [H].
           batch_size: Batch size for texts of `max_seq_length`; batches of
             shorter texts are larger.
-          verbose: See `TextModel.predict`, as for the next two.
+          verbose: See `TextModel.predict`.
           steps: The number of batches to predict.
           callbacks: Callbacks of Keras.
           prompt_name: Which of the model's prompts to put before each text; by

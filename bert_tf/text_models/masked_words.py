@@ -110,7 +110,7 @@ class MaskedWordPredictor(TextModel):
         Args:
           x: Texts, or a single string.
           top_k: The number of words for each [MASK].
-          verbose: See `TextModel.predict`, as for the next two.
+          verbose: See `TextModel.predict`.
           steps: The number of batches to predict.
           callbacks: Callbacks of Keras.
           batch_size: The number of texts that `steps` counts as a batch. Texts

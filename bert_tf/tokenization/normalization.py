@@ -5,7 +5,7 @@ The original's `BasicTokenizer` works in these steps:
 1. U+0000, U+FFFD and the categories Cc and Cf are deleted, except tab, line
    feed and carriage return, which become spaces, as does the category Zs.
 2. Spaces are put around CJK ideographs; the text is split at white space.
-3. If lower-casing: each word is lower-cased, brought to NFD, and loses its
+3. If lower-casing: each word is lower-cased, converted to NFD, and loses its
    combining marks (category Mn).
 4. Each punctuation character becomes a word of its own.
 

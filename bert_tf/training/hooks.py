@@ -1,4 +1,4 @@
-"""Hooks of a training: progress, TensorBoard summaries, NaN, evaluation.
+"""Hooks of the training loop: progress, TensorBoard, NaN, evaluation.
 
 The training loop calls each hook after every call into TensorFlow, which runs
 one or more steps, with the values recorded at each of those steps.

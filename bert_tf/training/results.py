@@ -61,10 +61,10 @@ def null_to_nan(values: Mapping[str, float | None]) -> dict[str, float]:
 
 
 class Metric(str):
-    """The name of a metric that decides.
+    """The name of the metric by which models are compared.
 
     Attributes:
-      lower_is_better: Whether a lower value is better, as of a loss.
+      lower_is_better: Whether a lower value is better, as for a loss.
     """
 
     lower_is_better: bool

@@ -1,7 +1,7 @@
 """Weights by name, and how they fill the variables of a model.
 
-Free of TensorFlow: weights may come from any file and go into the variables of
-any Keras backend.
+Does not import TensorFlow: weights may come from any file and go into the
+variables of any Keras backend.
 """
 
 import dataclasses

@@ -16,14 +16,14 @@ second texts of a batch are negatives:
     python run_embeddings.py --task_name=custom --data_dir=my_data \\
         --text_a_column=question --text_b_column=answer ...
 
-A batch is here what one device computes at a time: --train_batch_size divided
+Here, a batch is what one device computes at a time: --train_batch_size divided
 by the number of devices and by --gradient_accumulation_steps.
 
 The job writes to --output_dir:
 
 - `eval_results.txt` and `.json`, with --do_eval: the correlations of cosines
   and similarities; or, without similarities, how often the matching second text
-  is the nearest (`eval_accuracy`), and the mean of 1 / its rank (`eval_mrr`).
+  is the nearest (`eval_accuracy`), and its mean reciprocal rank (`eval_mrr`).
 - `test_results.tsv` with the cosine of each pair, and `predictions.tsv` with
   the texts too, with --do_predict.
 - `release/`, the model with its vocabulary and pooling, which

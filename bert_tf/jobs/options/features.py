@@ -77,7 +77,7 @@ class FeaturesConfig(PretrainedOptions, ExportOptions, DeviceOptions):
     )
     doc_stride: int | None = option(
         "Reads longer texts in windows of --max_seq_length tokens that start "
-        "this many tokens apart. Pooled vectors are of all windows; each token "
+        "this many tokens apart. Pooled vectors cover all windows; each token "
         "has the vector of the window with the most context around it.",
         default=None,
         at_least=1,

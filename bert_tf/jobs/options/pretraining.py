@@ -61,8 +61,8 @@ class PretrainingConfig(
         choices=ATTENTION_DIRECTIONS,
     )
     initializer_range: float | None = option(
-        "Standard deviation of the initial weights. Narrow models learn sooner "
-        "with more than BERT-Base: 0.05 at a width of 128. Default: as the "
+        "Standard deviation of the initial weights. Larger values help narrow "
+        "models to start learning: 0.05 at a width of 128. Default: as the "
         "configuration says, else 0.02.",
         default=None,
     )
