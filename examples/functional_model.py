@@ -75,7 +75,7 @@ def main():
         "random temperatures": {"celsius": others["celsius"]},
     }.items():
         _, right = model.evaluate({**inputs, **change}, is_on, verbose=0)
-        print(f"{name:27}{right:6.1%} right")
+        print(f"{name:27}{right:6.1%} accuracy")
 
 
 if __name__ == "__main__":

@@ -59,9 +59,9 @@ def main():
         regression = make_pipeline(StandardScaler(), LogisticRegression(C=0.01))
         regression.fit(embedder.predict(texts), subjects)
         right = regression.score(embedder.predict(held_out), expected)
-        print(f"{pooling:16}{right:6.1%} right")
+        print(f"{pooling:16}{right:6.1%} accuracy")
     share = np.bincount(expected).max() / len(expected)
-    print(f"{'always the same':16}{share:6.1%} right")
+    print(f"{'most frequent':16}{share:6.1%} accuracy")
 
 
 if __name__ == "__main__":
