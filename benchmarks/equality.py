@@ -5,7 +5,7 @@
 runs scripts on one device, two and four replicas, two worker processes with one
 --output_dir, and two hosts with separate folders (layouts.py). Each trains for
 30 steps, with batches accumulated in one, two and three parts, and its last
-checkpoint is compared with that of one device without accumulation. Then all
+checkpoint is compared with the one of one device without accumulation. Then all
 evaluate and predict with the same model: with the same flags, and with the same
 per-device batch size as on one device. It takes twenty minutes on two cores.
 """
@@ -402,7 +402,7 @@ the next. In `benchmarks/ragged_epochs.py`, the last column, the last batch of
 each epoch has only 5 examples. The first replica, worker or host gets all of
 them; the others get none. Replicas are CPU devices; workers are processes of
 one machine with one --output_dir; hosts are network namespaces joined by a
-veth pair, each with a folder of its own.
+veth pair, each with its own folder.
 
 - {sides.machine()}; {packages}
 - `python benchmarks/equality.py --page=docs/reports/equalities.md`"""

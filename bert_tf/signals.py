@@ -139,9 +139,9 @@ def deferred() -> Iterator[StopRequest]:
 def passed_on(processes: "Iterable[subprocess.Popen]") -> Iterator[None]:
     """Passes signals on to child processes; waits until all of them end.
 
-    Each needs a process group of its own, `Popen(..., process_group=0)`:
-    otherwise the terminal also sends it Ctrl-C, and the second signal ends it
-    before it has saved.
+    Each needs its own process group, `Popen(..., process_group=0)`: otherwise
+    the terminal also sends it Ctrl-C, and the second signal ends it before it
+    has saved.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Lists where our answers differ from those of the original, on equal logits.
+"""Lists where our answers differ from the original's, on equal logits.
 
     python -m tests.compare_span_answers --model=/tmp/squad_output/release \
         --predict_file=squad/dev-v1.1.json --num_questions=1000 \

@@ -26,8 +26,8 @@ PACKAGE = "@sparticuz/chromium@153.0.0"
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "build" / "browser"
 
-# The usual names of the program. Those of Snap and Flatpak cannot read the
-# files of tests.
+# The usual names of the program. Snap's and Flatpak's cannot read the files of
+# tests.
 NAMES = ("chromium", "chromium-headless-shell", "google-chrome", "chrome")
 
 FONTS = """<?xml version="1.0"?>

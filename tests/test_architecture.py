@@ -236,7 +236,7 @@ def test_only_the_command_line_imports_absl_flags():
 FLAG = re.compile(r"(?<!-)--([a-z]|$)")
 # The programs whose whole command lines may be part of a message.
 COMMAND = re.compile(r"(\.py|pip install|docker run)( --\S+)+")
-# Modules whose strings name flags, besides those of help texts.
+# Modules that name flags in strings other than help texts.
 NAMES_FLAGS = {
     **dict.fromkeys(["cli", "command", "completion"], "the command line"),
     "corpus.beam": "options of Beam, which are words of a command line",

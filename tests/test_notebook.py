@@ -1,4 +1,4 @@
-"""The notebook runs, and its stored outputs are those of the code."""
+"""The notebook runs, and its stored outputs are what its code prints."""
 
 import re
 

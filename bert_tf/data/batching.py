@@ -245,7 +245,7 @@ def evaluation_plan(
         has a multiple of this.
       num_shards: The number of readers that share the rows of each batch.
       is_filled: Whether the last batch is as large as others of its length, so
-        that it has no shape of its own.
+        that its shape is not an additional one.
     """
     order = np.argsort(-lengths, kind="stable").astype(np.int32)
     batches, batch_lengths = [], []

@@ -3,7 +3,7 @@
 A row has the shape of a record: the same number of tokens and of masked words.
 The examples of a row follow each other. Each has positions from 0 and attends
 only to itself (`example_ids` of `BertModel.call`), so that its losses are the
-same as in a row of its own.
+same as in a separate row.
 
 Consecutive examples are packed together, one window at a time, by first fit,
 the largest example first. The rows of a window depend only on its examples, so

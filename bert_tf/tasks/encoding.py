@@ -286,8 +286,8 @@ class Encoding(RowEncoding[Example]):
 
     Attributes, in addition to `TextEncoding`'s:
       problem: One of `examples.PROBLEMS`, or "similarity": the label is the
-        similarity of two texts, each with a sequence of its own.
-      labels: The names of the classes, or of the choices, in the order of
+      similarity of two texts, each with its own sequence. labels: The names of
+      the classes, or of the choices, in the order of
         their ids; none for regression.
       num_choices: The number of choices for multiple choice, otherwise 0.
       doc_stride: If given, longer texts become windows, which start this many

@@ -7,7 +7,7 @@ The original's `BasicTokenizer` works in these steps:
 2. Spaces are put around CJK ideographs; the text is split at white space.
 3. If lower-casing: each word is lower-cased, converted to NFD, and loses its
    combining marks (category Mn).
-4. Each punctuation character becomes a word of its own.
+4. Each punctuation character becomes a separate word.
 
 Nearly all of it affects one character at a time, so it is a table from code
 points to replacements (`Normalizer.replacement`); the words are the parts

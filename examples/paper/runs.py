@@ -246,7 +246,7 @@ class Folder(NamedTuple):
     def record(self, run: Run) -> dict | None:
         """Returns the record of a finished run: command, version, seconds.
 
-        The seconds include those of attempts that were stopped.
+        The seconds include attempts that were stopped.
         """
         found = self._attempts(run)
         return found if found.get("done", True) else None

@@ -50,7 +50,7 @@ class Table(NamedTuple):
 class Goal(NamedTuple):
     """A run, the cell of its score, and what reads the score from results.
 
-    `model` is the number of the pre-training, `seed` that of the fine-tuning.
+    `model` is the number of the pre-training run, `seed` of the fine-tuning.
     """
 
     row: str

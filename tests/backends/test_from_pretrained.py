@@ -46,7 +46,7 @@ def folders(tmp_path_factory):
 
 
 def assert_filled(model, head):
-    """Compares all weights of a model with those of the checkpoint."""
+    """Compares all weights of a model with the checkpoint's."""
     expected = dict(pretrained(head).weights)
     if "pooler" not in HEADS[head].parts:
         # Hugging Face's files leave it out.

@@ -1,4 +1,4 @@
-"""The page, opened in a browser: its numbers are those of `as_shown`."""
+"""The page, opened in a browser, shows the numbers of `as_shown`."""
 
 import numpy as np
 import pytest

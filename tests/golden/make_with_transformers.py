@@ -141,7 +141,7 @@ def make_oracle_training() -> dict[str, np.ndarray]:
         f"gradients/{name}": in_our_layout(name, gradient).numpy()
         for name, gradient in gradients.items()
     } | train(model, parameters, batch)
-    # In float32 but for the few numbers of each step.
+    # In float32, except for the few numbers of each step.
     return {
         name: array if name.startswith("steps/") else np.float32(array)
         for name, array in arrays.items()

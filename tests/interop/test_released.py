@@ -571,7 +571,7 @@ def test_only_models_that_open_enter_the_cache(
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("change", ["cut", "other", "removed"])
 def test_changes_of_the_cache_are_found(readable, name, change, monkeypatch):
-    """At each use; those of the weights when they are read."""
+    """At each use; checksums of weights are compared when they are read."""
 
     def read():
         weights = open_pretrained(NAME).weights

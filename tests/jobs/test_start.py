@@ -187,14 +187,14 @@ def test_an_earlier_run_in_the_folder_is_enough(resolved, fine_tuned, caplog):
     _, start = resolved(max_seq_length=11, do_eval=True)
     assert (start.config, start.labels) == (CONFIG, ("a", "b"))
     assert start.do_lower_case is False
-    # The weights are those of its checkpoint or of its best evaluation.
+    # The weights come from its checkpoint or its best evaluation.
     assert start.init_checkpoint is None
     training = {"do_train": True, "max_seq_length": 11}
     with pytest.raises(InputError, match="Pass `bert_config_file`, or"):
         resolved(**training)
     _, start = resolved(**training, init_checkpoint=folder)
     assert start.init_checkpoint == folder
-    # Without training, the weights are not those of another model either.
+    # Without training, the weights do not come from another model either.
     other = fine_tuned("other", labels=("c", "d"))
     flags = {"init_checkpoint": other, "max_seq_length": 11, "do_eval": True}
     _, start = resolved(**flags)

@@ -682,7 +682,7 @@ def test_balanced_classes_count_labeled_texts(encoder):
 
 
 def test_teachers_of_models_that_ranked_lists(encoder):
-    """The problem is that of texts, whatever the model was last used for."""
+    """The problem is for texts, whatever the model was last used for."""
     student, teacher = (load(encoder, "classifier") for _ in range(2))
     lists = [["a", "b", "c"], ["b", "c", "d"]]
     for model in (student, teacher):
