@@ -4,16 +4,15 @@
         --data_dir=../shared/data/glue/MRPC --rounds=5 \\
         --output=build/fine_tuning/mrpc.json
 
-trains the same weights on the same data with the same recipe (docs/results.md)
-by our script and by peers/huggingface_trainer.py, in turn, with a different
-seed in each round. Each side uses its best padding;
-`--variants=ours,ours_static` compares batches by length with batches padded to
---max_seq_length. The peer's first classifier is also evaluated by our script:
-equal numbers show that both sides read, encode and compute in the same way.
+trains the same weights on the same data by our script and by
+peers/huggingface_trainer.py, in turn, with a different seed in each round;
+docs/reports/results.md has the recipe. Each side uses its best padding. The
+peer's first classifier is also evaluated by our script: equal numbers show that
+both sides read, encode and compute in the same way.
 
 `--variants=ours,ours_static` compares batches by length with batches padded to
---max_seq_length; `--variants=ours,ours_fit,keras_hub` our script with our text
-model and with KerasHub's.
+--max_seq_length; `--variants=ours,ours_fit,keras_hub` compares our script with
+our text model and with KerasHub's.
 
 Rerun a stopped command to resume. The page is written from several files:
 

@@ -89,7 +89,7 @@ class ServingConfig(comparison.BenchmarkOptions):
     export_parts: int = option(
         "Parts that each layer of our export is split into. With 2 or more, "
         "each operation runs in one thread, as on a server with the flags in "
-        "docs/serving.md.",
+        "docs/guide/serving.md.",
         default=1,
         at_least=1,
     )

@@ -1,4 +1,4 @@
-"""Fidelity figures, which tests assert and docs/fidelity.md lists.
+"""Fidelity figures, which tests assert and docs/reports/fidelity.md lists.
 
 The fixture `fidelity` compares a number with its tolerance and records it:
 

@@ -113,6 +113,8 @@ def test_the_document_keeps_its_opening(tmp_path, capsys):
 
 def test_the_table_has_a_row_of_every_test():
     """If not: `make fidelity`. Its commands name tests that exist."""
-    text = (ROOT / "docs" / "reports" / "fidelity.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reports" / "fidelity.md").read_text(
+        encoding="utf-8"
+    )
     commands = set(re.findall(r"-m pytest (tests/\S+::\w+)`", text))
     assert commands == set(nodes_with("fidelity"))

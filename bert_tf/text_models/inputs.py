@@ -74,7 +74,8 @@ def parts_of(
       size: The number of texts.
 
     Raises:
-      InputError: If labels are missing, or are passed twice.
+      InputError: If labels are missing, labels or weights are passed twice, or
+        there are more weights than texts.
     """
     if y is not None:
         raise InputError("The data set has the labels: leave out y.")

@@ -5,6 +5,8 @@ from typing import Any
 
 import keras
 
+from bert_tf.config import positive_integer
+
 # With verbose="auto", this number of batches or fewer has no progress bar.
 _BATCHES_WITHOUT_BAR = 8
 
