@@ -64,7 +64,7 @@ def checkpoint_files(folder):
 
 
 def quoted(line, **names):
-    """Returns a line of the log as the table in docs/reports/faults.md shows it."""
+    """Returns a line of the log as docs/reports/faults.md shows it."""
     for name, path in names.items():
         line = line.replace(str(path), name)
     return f"`{line.partition('.py: error: ')[2] or line.partition('] ')[2]}`"

@@ -382,7 +382,8 @@ def unsupported_format(path: str, repository: str | None = None) -> InputError:
     return InputError(
         f"{repository or folder or '.'} has no model.safetensors; {name} "
         f"{reason}. Write the model again with save_pretrained of "
-        "transformers: see Formats that are not read in docs/guide/checkpoints.md."
+        "transformers: see Formats that are not read in "
+        "docs/guide/checkpoints.md."
     )
 
 

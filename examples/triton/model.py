@@ -3,9 +3,10 @@
     models/mood/1/model.py          this file
     models/mood/1/saved_model/      a version of an export
 
-`tritonserver --model-repository=models` then serves `mood`; docs/guide/serving.md has
-all commands. The inputs and outputs are the same as of the export's signature
-`serving_default`. Triton needs TensorFlow and TensorFlow Text, not bert_tf.
+`tritonserver --model-repository=models` then serves `mood`;
+docs/guide/serving.md has all commands. The model has the inputs and outputs
+of the export's signature `serving_default`. Triton needs TensorFlow and
+TensorFlow Text, not bert_tf.
 """
 
 import os
