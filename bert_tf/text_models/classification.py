@@ -286,7 +286,7 @@ class TextClassifier(TextModel):
 
     @contextlib.contextmanager
     def _same_inputs(self) -> Iterator[None]:
-        """Keeps what an export takes, which only training chooses."""
+        """Restores `is_pair`, which only training may change."""
         is_pair = self.is_pair
         try:
             yield

@@ -298,7 +298,7 @@ class TextEmbedder(TextModel):
         if x.shape[-1] != size:
             raise wrong_value(
                 "The length of a vector",
-                f"{size}, that of the model's vectors",
+                f"{size}, the size of the model's vectors",
                 x.shape[-1],
             )
         return ops.convert_to_numpy(unit(np.atleast_2d(x).astype(np.float32)))

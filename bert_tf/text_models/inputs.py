@@ -96,7 +96,7 @@ def parts_of(
         is_labeled = required or labels[0] is not None
         yield Part(texts, labels if is_labeled else None, part_weights)
     if size is not None and weights is not None:
-        # The parts before had as many weights as texts.
+        # All earlier parts had one weight per text.
         sample_weights(weights, start)
 
 
@@ -396,7 +396,7 @@ def label_name(value: Any, labels: Sequence[str]) -> Any:
 
 def is_missing(value: Any) -> bool:
     """Returns whether a label is None, NaN or pandas's NA."""
-    # Only float64 of NumPy is a float.
+    # Of NumPy's floats, only float64 is a Python float.
     is_nan = isinstance(value, (float, np.floating)) and math.isnan(value)
     return value is None or is_nan or type(value).__name__ == "NAType"
 

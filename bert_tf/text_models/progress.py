@@ -95,7 +95,8 @@ class Validation(keras.callbacks.Callback):
       callbacks: All callbacks of `fit`.
 
     Raises:
-      InputError: If `frequency` is neither a positive integer nor several.
+      InputError: If `frequency` is neither a positive integer nor a list of
+        them.
     """
 
     callbacks: keras.callbacks.CallbackList
