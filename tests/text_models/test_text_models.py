@@ -1021,7 +1021,7 @@ def test_wrong_parameters_and_targets(encoder):
         load(encoder, "classifier", max_seq_length=20)
     with refused("problem must be one of single_label, multi_label or"):
         load(encoder, "classifier", problem="ranking")
-    with refused("num_labels must be 2, as there are labels; got 1"):
+    with refused("num_labels must be 2, the number of labels; got 1"):
         load(encoder, "classifier", problem="regression")
     with refused("pooling must be one of pooled, cls, mean or max"):
         load(encoder, "embedder", pooling="sum")
