@@ -423,7 +423,7 @@ def test_other_adapters_of_peft_are_refused(
 
 def test_adapters_of_peft_are_not_a_model(peft_folder, default_adapters, plain):
     folder = peft_folder(default_adapters)
-    with pytest.raises(InputError, match=r"PEFT adapters, not a model.*\('base'\)"):
+    with pytest.raises(InputError, match=r"adapters, not a model.*\('base'\)"):
         BertClassifier.from_pretrained(folder)
     (folder / "adapter_model.safetensors").unlink()
     with pytest.raises(InputError, match="there is no such safetensors file"):
