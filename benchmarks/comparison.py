@@ -1,6 +1,6 @@
-"""What the benchmarks share: options, sides that take turns, tables, pages.
+"""Shared by the benchmarks: options, sides that take turns, tables, pages.
 
-A benchmark gives the same cases to several sides, round by round, and another
+A benchmark gives the same cases to several sides, round by round; a different
 side begins each round. The results are printed as a section in Markdown, which
 replaces a section of a page (`--page`); `--output` keeps every round as JSON.
 """
@@ -94,7 +94,7 @@ class Comparison:
     """The results of a benchmark on one machine."""
 
     title: str
-    # Of the amounts, per second; "s" to show seconds instead.
+    # The unit of the amounts, per second; "s" to show seconds instead.
     unit: str
     # Side -> its name on the page, in the order of the rows.
     titles: dict[str, str]
@@ -187,7 +187,7 @@ def keep(
 
 
 def rotated(names: Sequence[str], number: int) -> list[str]:
-    """Returns the names with another one first in every round."""
+    """Returns the names, rotated by one in every round."""
     first = number % len(names)
     return [*names[first:], *names[:first]]
 
@@ -198,7 +198,7 @@ def rotated(names: Sequence[str], number: int) -> list[str]:
 def spread(
     numbers: Sequence[float], form: Callable[[float], str] | None = None
 ) -> str:
-    """Returns "MEDIAN (LEAST to MOST)", or the median if all look the same."""
+    """Returns "MEDIAN (LEAST to MOST)", or the median if all print the same."""
     form = form or shown
     median, low, high = map(
         form, (np.median(numbers), min(numbers), max(numbers))
@@ -226,7 +226,7 @@ COLUMNS = {
     "p90_seconds": ("90 % below, ms", 1e-3, ",.2f"),
     "peak_bytes": ("memory, MiB", MIB, ",.0f"),
     "peak_flops": ("matmul peak, GFLOP/s", 1e9, ",.0f"),
-    "share": ("share of it", 1, ".0%"),
+    "share": ("% of peak", 1, ".0%"),
 }
 
 
@@ -252,9 +252,9 @@ def section(comparison: Comparison) -> str:
     lines = [
         comparison.machine,
         *comparison.facts,
-        "Medians of rounds (least to most) in which the sides take turns. "
-        "Times of rounds during which other programs used more than "
-        f"{MOST_OF_OTHERS:.0%} of a core count only if there are no others",
+        "Medians of rounds (least to most); the sides take turns. Rounds in "
+        "which other programs used more than {MOST_OF_OTHERS:.0%} of a core "
+        "are discarded if there are undisturbed ones",
         ", ".join(packages),
     ]
     return paragraphs(
@@ -272,7 +272,7 @@ def _rows(comparison: Comparison) -> Iterator[list[str]]:
     yield [
         *("", "side", "rounds (timed)", comparison.unit),
         *(COLUMNS[name][0] for name in columns),
-        "bert_tf is times as fast",
+        "speed-up of bert_tf",
     ]
     for case in dict.fromkeys(turn["case"] for turn in comparison.turns):
         ours = comparison.values(case, OURS, "rate")

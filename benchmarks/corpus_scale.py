@@ -3,11 +3,11 @@
     python benchmarks/corpus_scale.py --page=docs/reports/performance.md \\
         --picture=docs/reports/corpus_scale.png
 
-runs create_pretraining_data.py on texts of 5, 15 and 50 MB; it takes some three
-minutes. The texts are made up: 20,000 words of one to four syllables with
-frequencies 1 / rank, sentences of 5 to 30 words, documents of 1 to some hundred
-sentences. Time is CPU time of all processes, which other programs disturb less;
-memory is that of all processes together, sampled.
+runs create_pretraining_data.py on texts of 5, 15 and 50 MB; it takes about
+three minutes. The texts are generated: 20,000 words of one to four syllables
+with frequencies 1 / rank, sentences of 5 to 30 words, documents of 1 to several
+hundred sentences. Time is the CPU time of all processes, which other programs
+disturb less; memory is sampled for all processes together.
 """
 
 import dataclasses
@@ -49,7 +49,7 @@ class CorpusScaleConfig(comparison.PageOptions):
 
 
 class Row(NamedTuple):
-    """A text, and what data creation took."""
+    """A text, and the time and memory of data creation."""
 
     megabytes: float
     documents: int
@@ -150,10 +150,10 @@ def section(config: CorpusScaleConfig, rows: Sequence[Row]) -> str:
         picture = [[f"![Memory and time against the size of the text]({path})"]]
     return comparison.paragraphs(
         [
-            "`create_pretraining_data.py` on made-up texts with "
+            "`create_pretraining_data.py` on generated texts with "
             f"`--dupe_factor={config.dupe_factor}`",
-            f"and {config.num_workers} workers; memory is that of all "
-            "processes together.",
+            f"and {config.num_workers} workers; memory is the sum over all "
+            "processes.",
         ],
         comparison.table([titles, *cells]),
         [

@@ -45,7 +45,7 @@ def run(config: DataCreationConfig) -> comparison.Comparison:
         facts=[
             f"{len(paths)} files, {size:.1f} MB of text, dupe_factor "
             f"{config.dupe_factor}; whole commands with their imports. Memory "
-            "is that of all processes together"
+            "is the sum over all processes"
         ],
     )
     workers = processes.available_cpus()
@@ -69,7 +69,7 @@ def run(config: DataCreationConfig) -> comparison.Comparison:
         f"--vocab_file={config.vocab_file}",
         f"--dupe_factor={config.dupe_factor}",
     ]
-    name = f"{workers} workers of bert_tf"
+    name = f"bert_tf, {workers} workers"
     cases = [comparison.Case(name, 1, dict.fromkeys(measured, words))]
     comparison.take_turns(results, cases, measured, config)
     return comparison.report(results, config, "data_creation")

@@ -3,11 +3,11 @@
     python benchmarks/equality.py --page=docs/reports/equalities.md
 
 runs scripts on one device, two and four replicas, two worker processes with one
---output_dir, and two hosts with folders of their own (layouts.py). Each trains
-for 30 steps, with batches accumulated in one, two and three parts, and its last
-checkpoint is compared with that of one device without accumulation. Then all
-evaluate and predict with the same model: with the same flags, and with as many
-examples per device as the one device has. It takes twenty minutes on two cores.
+--output_dir, and two hosts with separate folders (layouts.py). Each trains for
+30 steps, with batches accumulated in one, two and three parts, and its last
+checkpoint is compared with the one of one device without accumulation. Then all
+evaluate and predict with the same model: with the same flags, and with the same
+per-device batch size as on one device. It takes twenty minutes on two cores.
 """
 
 # Before anything that imports TensorFlow.
@@ -43,8 +43,8 @@ NUM_TRAINED = 31
 PARTS = (1, 2, 3)
 # The layout that the others are compared with.
 ONE = "one_device"
-# A training without clipping must end this far from one with clipping, or the
-# comparison would not notice gradients of a wrong length.
+# A training without clipping must differ this much from one with clipping, or
+# the comparison would not detect gradients of the wrong norm.
 APART = 1e-4
 
 
@@ -91,7 +91,7 @@ WORKLOADS = {
             "do_train": True,
             # 31 examples: int(31 / 24 * 23.25) steps.
             "num_train_epochs": 23.25,
-            # Its gradients are a tenth as long.
+            # Its gradients have a tenth of the norm.
             "max_grad_norm": 0.05,
         },
         {
@@ -112,10 +112,10 @@ WORKLOADS = {
 
 
 class Difference(NamedTuple):
-    """How far two trainings ended apart: the largest differences.
+    """The largest differences between the results of two trainings.
 
-    Those of Adam's moments are relative to the largest moment of their kind.
-    Unlike updates they depend on the length of the gradients.
+    Differences of Adam's moments are relative to the largest moment of their
+    kind. Unlike updates, they depend on the norm of the gradients.
     """
 
     weights: float
@@ -178,8 +178,8 @@ def training_rows(
         free = difference(train(key, ONE, 1, max_grad_norm=0), expected[key])
         if not free.weights >= APART:
             raise ValueError(
-                "no gradients longer than --max_grad_norm: without clipping "
-                f"the weights differ by {free.weights:.1e} only"
+                "no gradients exceed --max_grad_norm: without clipping the "
+                f"weights differ by only {free.weights:.1e}"
             )
         unclipped.append(str(free))
     titles = [f"`{workload.script}`" for workload in WORKLOADS.values()]
@@ -203,9 +203,9 @@ def training_rows(
 
 
 class Answers(NamedTuple):
-    """How far two evaluations are apart: the largest differences.
+    """The largest differences between two evaluations.
 
-    `rows` counts the predictions with another text or label.
+    `rows` counts the predictions whose text or label differs.
     """
 
     metrics: float
@@ -299,7 +299,7 @@ def answer_rows(
 
 
 def share_rows(flags: Mapping[str, object]) -> Iterator[list[str]]:
-    """Yields, by the number of workers, how many examples each reads."""
+    """Yields the number of examples per worker, for each number of workers."""
     trained, evaluated = (
         files.expand(str(flags[name]), name)
         for name in ("input_file", "eval_input_file")
@@ -340,7 +340,7 @@ def each_once(parts: Sequence[Sequence[bytes]], every: Sequence[bytes]) -> str:
     """Returns the sizes of the parts, as "16 + 15".
 
     Raises:
-      ValueError: Together they are not all examples, each of them once.
+      ValueError: An example is missing or occurs twice.
     """
     if sorted(itertools.chain(*parts)) != sorted(set(every)):
         raise ValueError(f"{len(every)} examples are not read once each")
@@ -367,24 +367,23 @@ def run(config: EqualityConfig) -> None:
                 "Differences from one device. Each cell has two numbers: the "
                 "largest difference of a weight, and the largest difference of "
                 "a moment of Adam, divided by the largest moment. The last row "
-                "shows how large they are if gradients are not clipped:"
+                "is a control, one device without clipping:"
             ],
             comparison.table(training_rows(config, data, folder)),
             [
                 "Evaluation and prediction with the same model: the largest "
-                "difference from the results of one device, if each device "
-                "computes batches as large as those of the single device. The "
-                "classifier's `loss` is left out, since it is a mean over "
-                "batches:"
+                "difference from the results of one device, with the same "
+                "per-device batch size as on one device. The classifier's "
+                "`loss` is left out, since it is a mean over batches:"
             ],
             comparison.table(answer_rows(config, data, folder, True)),
             [
-                "The same if the devices divide one batch among them. Small "
+                "The same, with one batch divided among the devices. Small "
                 "differences are expected, since products of matrices of "
                 "different sizes are rounded differently:"
             ],
             comparison.table(answer_rows(config, data, folder, False)),
-            ["The examples that workers read, each once:"],
+            ["Examples read per worker; no example is read twice:"],
             comparison.table(share_rows(data["pretraining"])),
         )
     comparison.publish(text, config.page, "equalities")
@@ -403,7 +402,7 @@ the next. In `benchmarks/ragged_epochs.py`, the last column, the last batch of
 each epoch has only 5 examples. The first replica, worker or host gets all of
 them; the others get none. Replicas are CPU devices; workers are processes of
 one machine with one --output_dir; hosts are network namespaces joined by a
-veth pair, each with a folder of its own.
+veth pair, each with its own folder.
 
 - {sides.machine()}; {packages}
 - `python benchmarks/equality.py --page=docs/reports/equalities.md`"""

@@ -12,10 +12,10 @@ import pathlib
 
 from comparison import paragraphs, publish, table
 
-TITLES = ["what was broken", "what happened", "difference in the end", "test"]
+TITLES = ["fault", "result", "final difference", "test"]
 OPENING = [
     "`make faults` writes this. After each fault the same command was run",
-    "again. If the fault would have come back, its cause was removed first.",
+    "again. Persistent causes were removed first.",
     "The difference is the largest one between the final weights and moments",
     "of Adam and those of an undisturbed run.",
 ]

@@ -5,14 +5,14 @@
         --output=build/fine_tuning/mrpc.json
 
 trains the same weights on the same data by our script and by
-peers/huggingface_trainer.py, in turn, with another seed in each round; the
-recipe is in docs/reports/results.md. Each side pads as it does best. The peer's
-first classifier is also evaluated by our script: equal numbers show that both
-sides read, encode and compute alike.
+peers/huggingface_trainer.py, in turn, with a different seed in each round;
+docs/reports/results.md has the recipe. Each side uses its best padding. The
+peer's first classifier is also evaluated by our script: equal numbers show that
+both sides read, encode and compute in the same way.
 
 `--variants=ours,ours_static` compares batches by length with batches padded to
---max_seq_length; `--variants=ours,ours_fit,keras_hub` our script with our text
-model and with KerasHub's.
+--max_seq_length; `--variants=ours,ours_fit,keras_hub` compares our script with
+our text model and with KerasHub's.
 
 Rerun a stopped command to resume. The page is written from several files:
 
@@ -147,7 +147,7 @@ def begin(config: FineTuningConfig) -> Comparison:
     """Returns the comparison in --output, or a new one.
 
     Raises:
-      InputError: The file has results of other settings or another machine.
+      InputError: The file has results of different settings or machines.
     """
     title, _ = TASKS[config.task_name]
     if "ours_static" in config.variants:
@@ -169,7 +169,7 @@ def begin(config: FineTuningConfig) -> Comparison:
     if (old.title, old.machine, old.facts[0]) != (title, new.machine, fact):
         raise in_file(
             config.output,
-            "it has results of other settings or of another machine. Name a "
+            "it has results of other settings or of another machine. Pass a "
             "new --output.",
         )
     old.command = new.command
@@ -219,8 +219,8 @@ def command_of(
         return [python, program, json.dumps(setup)]
     if side == FIT:
         program = str(sides.PEERS / "text_model_fit.py")
-        # With `peers` on the path a core waits: 45 s instead of 29 for 94
-        # steps, for a reason that is not known.
+        # With `peers` on the path one core is idle: 94 steps take 45 s instead
+        # of 29, for an unknown reason.
         return [sys.executable, "-P", program, json.dumps(values)]
     if side == KERAS_HUB:
         python = sides.peer_python(config.pythons, KERAS_HUB)
@@ -229,7 +229,7 @@ def command_of(
     values |= {
         "do_train": True,
         "do_eval": True,
-        # As AdamW of PyTorch.
+        # Like PyTorch's AdamW.
         "adam_bias_correction": True,
         "padding": "max_length" if side == "ours_static" else "auto",
     }
@@ -249,7 +249,7 @@ def our_answer(config: FineTuningConfig, folder: pathlib.Path) -> Answer:
 
 
 def fit_answer(config: FineTuningConfig, folder: pathlib.Path) -> Answer:
-    """Returns the same of our text model."""
+    """Returns the same for our text model."""
     return our_versions(), our_scores(config, printed(folder))
 
 
@@ -280,7 +280,7 @@ def our_scores(
 
 
 def peer_answer(config: FineTuningConfig, folder: pathlib.Path) -> Answer:
-    """Returns the same of the peer, whose predictions are scored as ours."""
+    """Returns the same for the peer, whose predictions are scored like ours."""
     answer = printed(folder)
     if config.task_name == "squad":
         articles = files.read_json(config.recipe()["predict_file"])["data"]
@@ -305,7 +305,7 @@ ANSWERS = {PEER: peer_answer, FIT: fit_answer, KERAS_HUB: keras_hub_answer}
 def cross_check(
     config: FineTuningConfig, turn: Mapping[str, Any], folder: pathlib.Path
 ) -> str:
-    """Evaluates the classifier that the peer trained by our script."""
+    """Evaluates with our script the classifier that the peer trained."""
     values = {
         **config.recipe(),
         "init_checkpoint": folder / "model",

@@ -3,12 +3,12 @@
     python benchmarks/layouts.py 4 run_pretraining.py \\
         --distribution_strategy=mirrored ...
 
-runs a script with so many logical CPU devices, which become replicas. They
-compute what as many GPUs would, no faster than one device.
+runs a script with this number of logical CPU devices, which become replicas.
+They compute the same as this number of GPUs, but no faster than one device.
 
-Hosts are network namespaces of one machine with a cable between them: a process
-in one of them has its own network devices, addresses and ports. They need
-Linux, root and `ip` (Debian: iproute2).
+Hosts are network namespaces of one machine with a virtual cable between them: a
+process in one of them has its own network devices, addresses and ports. They
+need Linux, root and `ip` (Debian: iproute2).
 """
 
 import argparse
@@ -29,7 +29,7 @@ from sides import ROOT, failure
 
 # The port of the workers on hosts.
 PORT = 2222
-# The time in which the others have to end after a worker has failed.
+# The time that the other workers have to end after one has failed.
 _SECONDS_TO_END = 20.0
 
 
@@ -77,8 +77,7 @@ def run(
       flags: All flags except --distribution_strategy and `output_flag`.
       folder: The folder for the output and the logs (`worker0.log` ...). A
         second run with the same folder resumes the first.
-      output_flag: The flag for the output, whose path is returned: that of the
-        first worker.
+      output_flag: The flag for the output. The first worker's path is returned.
       gpus: The value of CUDA_VISIBLE_DEVICES for each worker; by default none
         sees a GPU.
 

@@ -1,4 +1,4 @@
-"""The padding and the time that --pack_sequences saves.
+"""Measures the padding and the time that --pack_sequences saves.
 
     python benchmarks/sequence_packing.py \\
         --wikitext=wiki.test.raw --vocab_file=bert-base-uncased-vocab.txt \\
@@ -6,7 +6,8 @@
 
 counts how full packed rows are, for records of 128 and 512 tokens of WikiText's
 articles and of its sections. Then it runs training steps on packed rows and, in
-turn, on the same examples in a row each. It takes three minutes on two cores.
+turn, on the same examples in separate rows. It takes three minutes on two
+cores.
 """
 
 # Before anything that imports TensorFlow.
@@ -134,7 +135,7 @@ def schema(length: int) -> Schema:
 
 
 def examples_per_second(path: str, packing: SequencePacking | None) -> float:
-    """Returns the examples that the pipeline makes in a CPU second."""
+    """Returns the examples that the pipeline produces per CPU-second."""
     batches = iter(
         pipeline.training_dataset(
             [path],
@@ -156,7 +157,7 @@ def examples_per_second(path: str, packing: SequencePacking | None) -> float:
 
 
 def batches_of_the_same(path: str, rows: int) -> tuple[dict, dict]:
-    """Returns random packed rows, and their examples in a row each."""
+    """Returns random packed rows, and their examples in separate rows."""
     features, packing = schema(LENGTH), SequencePacking()
     packed = packing.rows(
         tf.data.TFRecordDataset(path), pipeline.parser(features)
@@ -206,23 +207,23 @@ def section(
             " \\\n    ".join(["python benchmarks/sequence_packing.py", *words]),
             "```",
         ],
-        ["The share of the tokens in a row that are not padding:"],
+        ["The share of a row's tokens that are not padding:"],
         comparison.table(fills),
         [
-            f"A training step of {MODEL}, float32, on {rows[1]} examples of "
-            f"sections at {LENGTH}. The two variants ran alternately; medians "
+            f"One training step: {MODEL}, float32, {rows[1]} sections of at "
+            f"most {LENGTH} tokens. The two variants ran alternately; medians "
             f"of {config.rounds} steps (smallest to largest):"
         ],
         comparison.table(times),
         [
-            f"Packing takes {medians[0] / medians[1]:.2f} of the CPU time for "
-            "the same examples. The input pipeline alone makes "
-            f"{rates[0]:,.0f} examples in a CPU second packed and "
-            f"{rates[1]:,.0f} unpacked."
+            f"Packing needs {medians[0] / medians[1]:.0%} of the CPU time for "
+            "the same examples. The input pipeline alone produces "
+            f"{rates[0]:,.0f} packed or {rates[1]:,.0f} unpacked examples per "
+            "CPU-second."
         ],
         [
-            f"{sides.machine()}. CPU seconds are those of all threads; they "
-            "depend less on other programs than wall-clock seconds."
+            f"{sides.machine()}. CPU seconds are summed over all threads; "
+            "other programs affect them less than wall-clock seconds."
         ],
     )
 

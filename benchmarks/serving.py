@@ -45,7 +45,7 @@ ONE, MANY = 1, 32
 JOINED = 8
 MAX_SEQ_LENGTH = 128
 LABELS = ("0", "1")
-# Wide enough for probabilities from 0 to 1.
+# The scale of the random head: wide enough for probabilities from 0 to 1.
 HEAD_DEVIATION = 0.2
 # How far rounding may move a probability.
 MOST_DIFFERENT = {"float32": 1e-4, "bfloat16": 0.1}
@@ -87,8 +87,8 @@ class ServingConfig(comparison.BenchmarkOptions):
         "Hugging Face folder of the weights. Default: MiniLM.", default=None
     )
     export_parts: int = option(
-        "Parts of each layer of our export. With 2 or more it runs one thread "
-        "in each operation, as a server with the flags in "
+        "Parts that each layer of our export is split into. With 2 or more, "
+        "each operation runs in one thread, as on a server with the flags in "
         "docs/guide/serving.md.",
         default=1,
         at_least=1,
@@ -232,7 +232,7 @@ def compare(
       A sentence on each peer.
 
     Raises:
-      InputError: The answers are not those of the same model.
+      InputError: The answers do not come from the same model.
     """
     facts, ours = [], None
     for name, side in processes.items():
@@ -248,7 +248,8 @@ def compare(
         if not gap <= MOST_DIFFERENT[precision]:
             raise InputError(
                 f"The probabilities of {name} differ from ours by {gap:.2g}, "
-                f"more than {MOST_DIFFERENT[precision]:g}: it is another model."
+                f"more than {MOST_DIFFERENT[precision]:g}: it is a different "
+                "model."
             )
         others = sum(map(str.__ne__, labels, ours[0]))
         facts.append(

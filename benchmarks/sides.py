@@ -27,8 +27,8 @@ ROOT = BENCHMARKS.parent
 DATA = ROOT.parent / "shared" / "data"
 # The cores for each side: `taskset -c 0 python benchmarks/...` leaves one.
 CORES = len(os.sched_getaffinity(0))
-# What the environment of all sides has: our package, no downloads, and oneDNN,
-# which our scripts turn on.
+# The environment of all sides: our package, no downloads, and oneDNN, which our
+# scripts turn on.
 VARIABLES = {
     "PYTHONPATH": os.pathsep.join(
         [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -81,7 +81,7 @@ def peer_python(given: Sequence[str], name: str) -> str:
     """Returns the interpreter of the environment for peers/NAME.txt.
 
     Unless it is in the option `pythons`, `.venv-peer-NAME` is created, and
-    again after the list has changed.
+    created again when the list changes.
     """
     for entry in given:
         known, _, path = entry.partition("=")

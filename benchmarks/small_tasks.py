@@ -2,7 +2,7 @@
 
 Lengths, masked words and classes differ between examples, and no number of
 examples is a multiple of a batch: a script that counts an example twice, or
-weights parts of a batch wrongly, ends with other weights.
+weights parts of a batch wrongly, ends with different weights.
 """
 
 import json

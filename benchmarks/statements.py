@@ -142,7 +142,7 @@ def classify_peers(path):
     return model(TEXT)[0]["label"]
 
 
-# Vectors of sentences.
+# Sentence embeddings.
 
 
 def embed_ours(path):
@@ -224,12 +224,12 @@ def saved_model_keras_hub(path):
     archive.write_out("export_keras_hub")
 
 
-# What the table calls a job -> the first part of the functions' names.
+# The name of a job in the table -> the first part of the functions' names.
 JOBS = {
     "fine-tune on strings, predict": "fine_tune",
     "the same with LoRA": "lora",
     "load a classifier, predict": "classify",
-    "vectors of sentences": "embed",
+    "sentence embeddings": "embed",
     "fill in `[MASK]`": "fill_mask",
     "a SavedModel from strings": "saved_model",
 }

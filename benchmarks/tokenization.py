@@ -161,7 +161,7 @@ def _lines(paths: Sequence[pathlib.Path]) -> list[str]:
 def mix(
     english: Sequence[str], korean: Sequence[str], vocabulary: Sequence[str]
 ) -> list[str]:
-    """Returns as many lines of each language and of words of all scripts."""
+    """Returns equal numbers of lines of both languages and of mixed scripts."""
     choice = random.Random(0)
     words = [word for word in vocabulary if not word.startswith("##")]
     lines = []
@@ -180,7 +180,7 @@ def first_megabytes(lines: Sequence[str], megabytes: float) -> Iterator[str]:
 
 
 def compare(text: Text, peers: Mapping[str, sides.Process]) -> str:
-    """Counts the lines with other ids; this also warms up the sides.
+    """Counts the lines whose ids differ; this also warms up the sides.
 
     Raises:
       InputError: Our ids are not the original's.
@@ -199,7 +199,7 @@ def compare(text: Text, peers: Mapping[str, sides.Process]) -> str:
     return (
         f"{text.name}: {len(lines[OURS]):,} lines, {text.megabytes:.2f} MB, "
         f"{text.vocab_file.name}. The ids of bert_tf are the original's; "
-        f"tokenizers gives others for {differ[HUGGINGFACE]:,} lines"
+        f"the ids of tokenizers differ for {differ[HUGGINGFACE]:,} lines"
     )
 
 

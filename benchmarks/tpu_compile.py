@@ -7,7 +7,7 @@ compiles the steps of the scripts with the compiler of TPUs (tpu_steps.py), on a
 machine without a TPU: BERT-Base and Large, bfloat16, a slice of four chips. It
 searches for the largest batch, a power of two, that fits into a chip, then
 compiles prediction with that batch. Every answer is kept in --output: rerun the
-command to resume. A program takes some minutes of one core and up to 10 GB.
+command to resume. A program takes several minutes on one core and up to 10 GB.
 """
 
 import dataclasses
@@ -113,7 +113,7 @@ class Answers:
                 raise in_file(
                     path,
                     f"its answers are of {kept['versions']}, not "
-                    f"{self.versions}. Name a new --output.",
+                    f"{self.versions}. Pass a new --output.",
                 )
             self.trials = [
                 Trial(Case(*c), *rest) for c, *rest in kept["trials"]
@@ -202,13 +202,13 @@ def section(answers: Answers) -> str:
     available = {trial.case.chip: trial.available for trial in answers.trials}
     for chip, size in sorted(available.items()):
         lines.append(
-            f"{chip}: {MEMORY[chip] / GIB:.0f} GiB according to its maker; the "
-            f"compiler lets programs use {gib(size)}"
+            f"{chip}: {MEMORY[chip] / GIB:.0f} GiB nominal, {gib(size)} usable "
+            "by programs"
         )
     lines += [
-        "Batch sizes are powers of two; the compiler refused the next larger",
+        "Batch sizes are powers of two; the next larger one did not compile",
         "If memory is short, the compiler recomputes values instead of storing "
-        "them, so a larger batch may fit than smaller ones suggest",
+        "them, so memory is not proportional to the batch size",
     ]
     parts = []
     for task in dict.fromkeys(trial.case.task for trial in answers.trials):
@@ -217,12 +217,12 @@ def section(answers: Answers) -> str:
     return comparison.paragraphs(
         [
             "`make tpu` writes this. These programs never ran on a TPU. The",
-            "numbers are the memory that the TPU compiler (libtpu) says each",
-            "program needs on a chip.",
+            "numbers are the memory that each program needs on a chip,",
+            "according to the TPU compiler (libtpu).",
         ],
         [f"- {line}" for line in lines],
         *parts,
-        ["The memory that each program needs on a chip, in GiB:"],
+        ["Memory that each program needs on a chip, in GiB:"],
         comparison.table(_programs(answers)),
     )
 
@@ -244,7 +244,13 @@ def _largest(answers: Answers, task: str) -> Iterator[list[str]]:
 def _programs(answers: Answers) -> Iterator[list[str]]:
     yield [
         *("chip", "model", "length", "task", "step", "batch"),
-        *("weights, moments", "temporary", "program", "total", "of the chip"),
+        *(
+            "weights, moments",
+            "temporary",
+            "program",
+            "total",
+            "share of memory",
+        ),
     ]
     for case, batch_size, memory, available in answers.trials:
         sizes = ["", "", "", "refused", ""]

@@ -3,8 +3,9 @@
 `tf.distribute.TPUStrategy` traces a step in Python; a TPU is needed only to run
 it. Here the strategy sees simulated chips and keeps its variables on CPUs, so
 that they can be created, read and restored. `replica_function` takes the part
-of one replica, for XLA, or of all replicas, for a CPU, from the graph. How
-replicas reduce and gather and where variables are updated is TensorFlow's code.
+of one replica, for XLA, or of all replicas, for a CPU, from the graph.
+TensorFlow's code decides how replicas reduce and gather and where variables are
+updated.
 """
 
 import dataclasses
@@ -87,7 +88,7 @@ def replica_function(
     batch: Any,
     chips: int = 1,
 ) -> tuple[Callable[..., Any], list[tf.TensorSpec]]:
-    """Returns what all replicas of `strategy.run(step)` do on one machine.
+    """Returns the computation of all replicas of `strategy.run(step)`.
 
     Args:
       strategy: A result of `traceable_strategy`.
@@ -190,7 +191,7 @@ class _Replica:
         constants = [
             _constant(f"{name}/chips", self.chips),
             _constant(f"{name}/group", 1),
-            # All chips give the same operation the same key.
+            # All chips must use the same key for the same operation.
             _constant(f"{name}/number", zlib.crc32(name.encode()) // 2),
         ]
         everywhere = _node(

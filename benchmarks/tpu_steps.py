@@ -1,8 +1,8 @@
 """Compiles a step of the scripts for a TPU, on a machine without one.
 
-XLA lowers the step to StableHLO; libtpu has the compiler that runs on a TPU's
-host, which JAX calls for chips that are not there. Three changes make the
-program the one that TensorFlow gives to the compiler on a TPU:
+XLA lowers the step to StableHLO; libtpu contains the compiler that runs on a
+TPU's host, which JAX can call without chips. Three changes turn the program
+into the one that TensorFlow passes to the compiler on a TPU:
 
 - Dropout's random bits: TensorFlow uses Philox on CPUs and GPUs, and the chip's
   generator on a TPU (`DefaultRngAlgForDeviceType` in tf2xla). Philox there
@@ -158,7 +158,7 @@ def _adapt(module: ir.Module) -> None:
     module.operation.walk(note)
     for operation in operations:
         if operation.name == "mhlo.copy":
-            # The compiler of TPUs does not know this operation.
+            # The TPU compiler does not know this operation.
             operation.results[0].replace_all_uses_with(operation.operands[0])
             operation.erase()
         elif operation.name == "stablehlo.rng_bit_generator":
@@ -320,7 +320,7 @@ class Step:
 
 
 def _examples(features: schema.Schema, count: int) -> dict[str, np.ndarray]:
-    """Returns examples of ones: their values change nothing here."""
+    """Returns examples of ones: the values do not matter here."""
     return {
         feature.name: np.ones((count, *feature.shape), feature.dtype)
         for feature in features

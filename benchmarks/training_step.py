@@ -50,9 +50,9 @@ QUERY = (
     "--query-gpu=name,memory.total,driver_version",
 )
 FACT = (
-    "Examples without padding, 15 % of the tokens masked; 384x6 is hidden x "
-    "layers; dropout 0.1; AdamW with clipping. bfloat16 is mixed: weights stay "
-    "float32"
+    "Examples without padding, 15 % of the tokens masked; 384x6 means 6 layers "
+    "of hidden size 384; dropout 0.1; AdamW with clipping. bfloat16 is mixed: "
+    "weights stay float32"
 )
 
 

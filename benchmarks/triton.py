@@ -64,7 +64,7 @@ def run(config: TritonConfig) -> comparison.Comparison:
             f"of {config.data_file}, classified alone or answered from their "
             f"contexts; cores for clients and server: {sides.CORES}",
             "The last column is Triton's rate divided by the export's. The "
-            "server is another program, so that none of its rounds counts as "
+            "server is another program, so none of its rounds counts as "
             "undisturbed",
         ],
     )

@@ -109,7 +109,7 @@ __all__ = [
 
 # Before anything imports TensorFlow.
 onednn.enable()
-# Keras's `load_model` then finds the classes without their being imported.
+# Lets Keras's `load_model` find classes that are not imported yet.
 keras_registry.register()
 
 

@@ -1,10 +1,10 @@
 """The command line of every job.
 
-`run_job` makes absl flags of a job's options (`bert_tf.options`), parses and
+`run_job` defines absl flags for a job's options (`bert_tf.options`), parses and
 checks the command line, and only then imports the job. Mistakes of the user are
 reported in one line, with exit status 1 or 2 and without a traceback. A word
 that is not a flag is a mistake too: `--do_lower_case False` sets the flag to
-*true* and leaves "False" over, which the original ignored.
+*true* and leaves the word "False", which the original ignored.
 
 No other module of the package reads `absl.flags.FLAGS`.
 """
@@ -69,7 +69,7 @@ def run_job(
         config = read_config(config_type)
         config.check()
         run = load()
-        # Some values are only valid without TensorFlow.
+        # Validates again: once TensorFlow is imported, some values are invalid.
         dataclasses.replace(config)
         return lambda: run(config)
 
@@ -104,7 +104,7 @@ def read_config(
 ) -> Any:
     """Returns the configuration with the values of parsed flags.
 
-    An option with a fallback stays None unless the command line gives it.
+    An option with a fallback stays None unless its flag is passed.
 
     Raises:
       OptionError: The value of a flag is invalid.
@@ -123,7 +123,7 @@ def run_program(main: Callable[[], Any], required: Sequence[str] = ()) -> None:
 
     Args:
       main: The program, which reads the parsed flags.
-      required: Names of the flags that must be given.
+      required: Names of the required flags.
     """
     _start(lambda: main, required)
 
@@ -160,7 +160,7 @@ def _parse(argv: Sequence[str], required: Sequence[str]) -> list[str]:
     # A shell turns --name=$VARIABLE into --name= if the variable is not set.
     missing = [f"--{n}" for n in required if FLAGS[n].value in (None, "")]
     if missing:
-        fail(f"{listed(missing)} must be given (--help lists the flags)", 2)
+        fail(f"{listed(missing)} must be passed (--help lists the flags)", 2)
     if len(words) > 1:
         fail(
             f"{words[1]!r} is not a flag of the form --name=value (a boolean "
@@ -174,19 +174,20 @@ def _parse(argv: Sequence[str], required: Sequence[str]) -> list[str]:
 
 
 def _end_of_help() -> NoReturn:
-    """Ends with status 0; absl gives --help the status of a failure."""
+    """Exits with status 0; absl exits with a failure status after --help."""
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        # `--help | head` reads no more, which is no mistake. Python would
-        # report it when it writes the rest at the end.
+        # `--help | head` closes the pipe early, which is not an error. Python
+        # would report it when it flushes the rest at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(0)
 
 
 def _guarded(prepare: Callable[[], Callable[[], Any]]) -> None:
     try:
-        # Modules that are being imported may drop an exception of `stopping`.
+        # A module that is being imported may swallow an exception of
+        # `stopping`.
         main = prepare()
         with signals.stopping():
             main()
@@ -207,7 +208,7 @@ def fail(message: str, status: int) -> NoReturn:
 
 
 def with_flags(message: str) -> str:
-    """Returns a message with flags in place of the arguments that it names.
+    """Replaces the names of arguments in a message by flags.
 
     "`labels` needs `header=False`" becomes "--labels needs --noheader". Other
     words in backquotes stay as they are.
@@ -225,6 +226,6 @@ def with_flags(message: str) -> str:
 
 
 def _name_flags(record: Any) -> bool:
-    """Names flags in a message of the log; a filter of a logger."""
+    """Puts flags into a log message; a filter for loggers."""
     record.msg, record.args = with_flags(record.getMessage()), ()
     return True

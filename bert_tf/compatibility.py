@@ -1,6 +1,6 @@
-"""Whether a checkpoint fits what is wanted of it: the same for every door.
+"""Whether a checkpoint fits a task: the same checks for scripts and Python.
 
-A checkpoint is an `interop.checkpoint.Pretrained`. What is wanted is a
+A checkpoint is an `interop.checkpoint.Pretrained`. The task is a
 `tasks.task.FineTuningTask`, or a `Wanted` where less is known.
 """
 
@@ -43,7 +43,7 @@ def have_names(labels: Collection[str]) -> bool:
 def head_difference(
     pretrained: Any, wanted: Any, is_trained: bool
 ) -> str | None:
-    """Returns how the head of a checkpoint differs from the wanted, or None.
+    """Returns how a checkpoint's head differs from the wanted one, or None.
 
     The names of labels are compared for training only: otherwise the task has
     the model's labels, or the user has passed --allow_label_mapping.
@@ -62,7 +62,7 @@ def head_difference(
     if shape is not None and wanted.num_outputs not in (None, shape[0]):
         return f"its head has {shape[0]} outputs, not {wanted.num_outputs}"
     labels = pretrained.labels or ()
-    # Names that classes share do not tell them apart.
+    # If classes share a name, names cannot be matched.
     if not is_trained or len({*labels}) < len(labels) or not have_names(labels):
         return None
     if wanted.labels is None or {*labels} == {*wanted.labels}:
@@ -82,7 +82,7 @@ def keeps_head(pretrained: Any, wanted: Any, is_trained: bool = True) -> bool:
       is_trained: Whether a new head can be trained.
 
     Raises:
-      InputError: The head is that of another task and no new head will be
+      InputError: The head belongs to another task and no new head will be
         trained.
     """
     difference = head_difference(pretrained, wanted, is_trained)
@@ -90,14 +90,14 @@ def keeps_head(pretrained: Any, wanted: Any, is_trained: bool = True) -> bool:
         return True
     if not is_trained:
         raise InputError(
-            f"{pretrained.path} is a model of another task: {difference}. Name "
-            "another model, or give `do_train`."
+            f"{pretrained.path} is a model of another task: {difference}. Pass "
+            "another model, or `do_train`."
         )
     if wanted.head == "encoder":
         logging.info("The head of %s is not used", pretrained.path)
     else:
         logging.warning(
-            "Training a new head, since that of %s is for another task: %s",
+            "Training a new head: the head of %s belongs to another task: %s",
             pretrained.path,
             difference,
         )
@@ -105,7 +105,7 @@ def keeps_head(pretrained: Any, wanted: Any, is_trained: bool = True) -> bool:
 
 
 def warn_of_problem(pretrained: Any, problem_type: str) -> None:
-    """Warns if the caller wants other answers of a head than it records."""
+    """Warns if a head is recorded with a different problem type."""
     theirs = pretrained.problem_type
     # One output may be read as a number or as the logit of one label.
     if theirs in (None, "regression", problem_type):
@@ -120,7 +120,7 @@ def warn_of_problem(pretrained: Any, problem_type: str) -> None:
 def require_activation(
     path: str, activation_fn: str | None, problem: str, advice: str
 ) -> None:
-    """Raises InputError if a problem's answers ignore a recorded activation."""
+    """Raises InputError if a recorded activation would be ignored."""
     name = (activation_fn or "Identity").split(".")[-1]
     if name != "Identity" and (name, problem) != ("Sigmoid", "multi_label"):
         raise InputError(
@@ -137,17 +137,17 @@ def require_teacher(teacher: Any, task: Any, name: str) -> None:
     Args:
       teacher: The checkpoint of the teacher.
       task: The task of the student, with the teacher's `bilstm_head`.
-      name: What messages call the teacher.
+      name: The name of the teacher in messages.
     """
     if teacher.config is None or teacher.vocab is None:
         raise InputError(
-            f"{name} needs its bert_config.json and its vocab.txt beside the "
+            f"{name} needs its bert_config.json and vocab.txt beside the "
             "checkpoint. Add them."
         )
     if fault := _token_difference(teacher, task.encoding):
         raise InputError(
             f"{name} has {fault} than the model to train, and texts are "
-            "tokenized once for both. Name another teacher, or start from "
+            "tokenized once for both. Pass another teacher, or start from "
             "another checkpoint."
         )
     most = teacher.config.max_position_embeddings
@@ -174,7 +174,7 @@ def require_teacher(teacher: Any, task: Any, name: str) -> None:
 
 
 def _missing(teacher: Any, task: Any) -> str | None:
-    """Returns what a teacher lacks whose outputs would be random, or None."""
+    """Returns the trained part that a teacher lacks, or None."""
     shapes = teacher.weights.shapes
     head = _SPAN_WEIGHTS if task.head == "span" else "output_weights"
     if head not in shapes:

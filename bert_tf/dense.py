@@ -1,10 +1,11 @@
-"""The dense layer of every block: half precision, LoRA, int8, and parts.
+"""The dense layer of every block: half precision, LoRA, int8, splitting.
 
 In an export for CPUs, blocks are split into parts that do not depend on each
 other, as in Shoeybi et al. 2019 ("Megatron-LM", section 3): each part has some
 of the attention heads, and some of the columns of the feed-forward network.
-TensorFlow computes the parts at the same time, on different cores. It cannot
-use several cores well for one product that is as small as that of one text.
+TensorFlow computes the parts at the same time, on different cores. Without the
+split, the matrix products of a single text are too small to use several cores
+well.
 
     with splitting({block.intermediate.dense: [(kernel, bias), ...]}):
         outputs = model(features)
@@ -78,8 +79,8 @@ class Dense(keras.layers.Dense):
         """Applies a function of [N, F] or [..., F] to floats [..., F]."""
         # On CPUs TensorFlow fuses the bias into the matrix product, unless the
         # product is reshaped first. A separate addition costs a tenth of the
-        # product's time in bfloat16. In float32 it costs nothing in training,
-        # and 4 % of the time for one text. So inputs are flattened to rows
+        # product's time in bfloat16. In float32 it is free in training and
+        # costs a single text 4 % of its time. So inputs are flattened to rows
         # first, except on TPUs, where that takes 7 % more memory.
         is_half = self.compute_dtype in ("bfloat16", "float16")
         if not (is_half or _parts.get()) or kernels.is_all_compiled():
@@ -92,8 +93,8 @@ class Dense(keras.layers.Dense):
         """Maps floats [..., F] to [..., units]."""
         if not self.lora_enabled:
             return super().call(x)
-        # Keras computes x (W + A B): the gradient of A B is as large as that
-        # of W, and bfloat16 would round small changes of W away.
+        # Keras computes x (W + A B): the gradient of A B is as large as W, and
+        # bfloat16 would round away small changes to W.
         change = ops.matmul(
             ops.matmul(x, self.lora_kernel_a), self.lora_kernel_b
         )
@@ -153,11 +154,11 @@ class Dense(keras.layers.Dense):
             store[name] = getattr(self, name)
 
     def load_own_variables(self, store):
-        """Loads a layer; without adapters in `store`, they start anew."""
+        """Loads a layer; initializes adapters that `store` does not have."""
         if not self.lora_enabled:
             super().load_own_variables(store)
             return
-        # Keras sets both to zero, where they have no gradient.
+        # Keras sets both to zero, which leaves them without a gradient.
         a = ops.convert_to_numpy(self.lora_kernel_a)
         super().load_own_variables(store)
         self.lora_kernel_a.assign(a)
@@ -179,7 +180,7 @@ class Dense(keras.layers.Dense):
         super().quantize(mode, type_check=False, **options)
 
     def build_quantized(self, config: dict | None) -> None:
-        """Makes `build` create an int8 kernel, by a `QuantizationConfig`."""
+        """Makes `build` create an int8 kernel from a `QuantizationConfig`."""
         self.quantization_config = keras.saving.deserialize_keras_object(config)
         self.dtype_policy = f"int8_from_{self.dtype_policy.name}"
 
@@ -192,7 +193,7 @@ def _affine(kernel, bias, x):
 def dense_layers(
     layer: keras.layers.Layer, path: str = ""
 ) -> Iterator[tuple[str, Dense]]:
-    """Yields the dense layers in a layer, with their paths of names."""
+    """Yields the dense layers in a layer, with their paths."""
     for inner in layer._flatten_layers(include_self=False, recursive=False):
         inner_path = f"{path}{inner.name}"
         if isinstance(inner, Dense):
@@ -201,5 +202,5 @@ def dense_layers(
 
 
 def adapted_layers(model: keras.layers.Layer) -> dict[str, Dense]:
-    """Returns the dense layers with LoRA adapters, by their paths of names."""
+    """Returns the dense layers with LoRA adapters, by their paths."""
     return {path: x for path, x in dense_layers(model) if x.lora_enabled}

@@ -1,4 +1,4 @@
-"""The error for what a user can fix, and the functions that word it.
+"""The error for what a user can fix, and functions that build messages.
 
 An error message says in one line what is wrong, where, and what to do. There
 are three forms:
@@ -7,14 +7,14 @@ are three forms:
   "`top_k` must be at least 1; got 0."
 - a file, with the line where known: `in_file("train.tsv", "expected 4 columns,
   found 3.", line=17)` gives "train.tsv:17: expected 4 columns, found 3."
-- an event, in a sentence of its own: "Worker 1 exited during training. Restart
-  all workers with the same command to resume from step 3,000."
+- an event, as a full sentence: "Worker 1 exited during training. Restart all
+  workers with the same command to resume from step 3,000."
 
 A message names an argument in backquotes, with its value where that helps, as
 Python code would pass it: "`labels`", "`problem=regression`", "`header=False`".
-On a command line `bert_tf.cli` makes flags of them: "--labels",
-"--problem=regression", "--noheader". No other module needs to know which door
-a user came through.
+On a command line `bert_tf.cli` turns them into flags: "--labels",
+"--problem=regression", "--noheader". No other module needs to know whether a
+user runs a script or Python code.
 """
 
 import difflib
@@ -40,7 +40,7 @@ def wrong_value(
     Args:
       name: What has the value: an argument such as "`top_k`", or a noun phrase.
       requirement: What the value must be: "at least 1", "one of a, b or c".
-      value: The value that was given.
+      value: The value received.
       advice: A sentence on what to do.
     """
     text = f"{name} must be {requirement}; got {shortened(value, 200)}."
@@ -96,7 +96,7 @@ def listed(
     Args:
       names: The items.
       last: The word before the last item: "and" or "or".
-      most: The number of items above which the list is cut.
+      most: The number of items above which the list is truncated.
       quote: Whether to put each item in quotes, as `repr` does.
     """
     items = [repr(name) if quote else str(name) for name in names]
@@ -115,7 +115,7 @@ def did_you_mean(name: str, candidates: Collection[str]) -> str:
 
 
 def shortened(value: Any, most: int = 80) -> str:
-    """Returns `repr(value)` in one line, cut to about `most` characters.
+    """Returns `repr(value)` in one line, truncated to about `most` characters.
 
     >>> shortened("x" * 100, most=10)
     "'xxxxxxxxx..."
@@ -124,7 +124,7 @@ def shortened(value: Any, most: int = 80) -> str:
     return text if len(text) <= most else f"{text[:most]}..."
 
 
-# Where in TensorFlow an error occurred.
+# TensorFlow's notes on where an error occurred.
 _TENSORFLOW_MARKS = re.compile(r" used by \{\{.*|\{\{.*?\}\} ?| ?\[Op:\w+\].*")
 
 # The path in "/a/b.tmp-123/c; No space left on device": often a temporary one.
@@ -132,7 +132,7 @@ _TENSORFLOW_PATH = re.compile(r"^.*; (?=[A-Z][A-Za-z/ -]*$)")
 
 
 def reason(error: BaseException) -> str:
-    """Returns one line of what the system, or TensorFlow, says of an error.
+    """Returns in one line the reason that the system or TensorFlow reports.
 
     >>> reason(FileNotFoundError(2, "No such file or directory"))
     'No such file or directory'

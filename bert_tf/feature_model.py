@@ -1,4 +1,4 @@
-"""`FeatureModel`: what models of features share.
+"""`FeatureModel`: the base class of models that take features.
 
 They have a configuration, take a dict of features, and can be saved, exported
 and made from checkpoints.
@@ -107,7 +107,7 @@ class FeatureModel(TrainableModel):
           path: See `load_checkpoint`.
           **options: Arguments of the constructor, such as `dtype`. Classifiers
             and taggers also take `labels`, the names of their classes; without
-            `labels` and `num_labels` they have the checkpoint's.
+            `labels` and `num_labels` they use the checkpoint's.
 
         Returns:
           A built model. Parts that the checkpoint lacks, such as a new head,
@@ -132,12 +132,13 @@ class FeatureModel(TrainableModel):
     ) -> None:
         """Writes the model for other libraries, with a model card.
 
-        A model from `from_pretrained` brings its vocabulary and labels along.
+        A model from `from_pretrained` is written with its vocabulary and
+        labels.
 
         Args:
           folder: A new or empty folder, or one that `save_pretrained` wrote.
-            That one is replaced as a whole, unless it has files that the new
-            one does not have.
+            An existing folder is replaced as a whole, unless it has files that
+            the new one does not have.
           format: "huggingface" (what `transformers` loads) or "tf1" (Google's
             `bert_model.ckpt`).
           tokenizer: A `BertTokenizer` or `FullTokenizer`, whose vocabulary is
@@ -221,7 +222,7 @@ class FeatureModel(TrainableModel):
                 )
 
     def _check_values(self, features: dict) -> None:
-        """Compares the values of features with the sizes of the model."""
+        """Checks that the values of features are within the model's sizes."""
         sizes = {
             "input_ids": "vocab_size",
             "segment_ids": "type_vocab_size",
@@ -336,11 +337,11 @@ class FeatureModel(TrainableModel):
         return getattr(self, "bert", self)
 
     def merge_lora(self) -> None:
-        """Adds the adapters to the kernels and removes them; outputs stay.
+        """Adds the adapters to the kernels and removes them.
 
-        Afterwards the model is a plain one, whose encoder is still frozen:
-        `freeze(0, embeddings=False)` of the encoder trains it again. Does
-        nothing if there are no adapters.
+        Outputs do not change. The encoder is still frozen: `freeze(0,
+        embeddings=False)` of the encoder trains it again. Does nothing if there
+        are no adapters.
         """
         layers = adapted_layers(self)
         for layer in layers.values():
@@ -363,7 +364,7 @@ class FeatureModel(TrainableModel):
         adapters.save(self, filepath)
 
     def load_lora_weights(self, filepath: str | os.PathLike[str]) -> None:
-        """Loads a file of `save_lora_weights`; enables LoRA if necessary.
+        """Loads adapters from `save_lora_weights`; enables LoRA if necessary.
 
         Args:
           filepath: The file; or a folder that PEFT wrote, with
@@ -516,7 +517,7 @@ class FeatureModel(TrainableModel):
 
 
 def _converted(name: str, value) -> Any:
-    """Converts a Python list, which Keras would do number by number."""
+    """Converts a Python list; Keras would convert each number separately."""
     try:
         return ops.convert_to_tensor(value)
     except (TypeError, ValueError):

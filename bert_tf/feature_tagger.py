@@ -24,7 +24,7 @@ NUM_LSTMS = 2
 class FeatureHead(BertLayer):
     """Maps hidden states to a score for each label at each position.
 
-    The arguments are those of `BertFeatureTagger`.
+    Takes the arguments of `BertFeatureTagger`.
 
     Raises:
       InputError: If a value is wrong, or the model has too few layers.
@@ -114,8 +114,8 @@ class FeatureHead(BertLayer):
 class BertFeatureTagger(FeatureModel):
     """A tagger of tokens that trains a network on top of a frozen BERT.
 
-    No gradient goes into the encoder, and its dropout is always off, so that
-    the vectors of a text are always the same.
+    No gradient goes into the encoder, and its dropout is always off, so a text
+    always has the same vectors.
 
     Example:
 

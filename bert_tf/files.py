@@ -51,7 +51,7 @@ _JSON_TYPES = {
     str: "a string",
     type(None): "null",
 }
-# Far more than any file has that we read.
+# Far deeper than any file that this project reads.
 _MOST_LEVELS = 100
 _MOST_BYTES = 1 << 28
 _BLOCK = 1 << 20
@@ -268,7 +268,7 @@ def remove_tree(path: str) -> None:
 
 
 def find_in(folder: str, name: str) -> str | None:
-    """Returns the path of a file in a folder from elsewhere, None if missing.
+    """Returns the path of a file in an untrusted folder; None if missing.
 
     Symbolic links are followed: a cache of the Hub consists of them.
 
@@ -326,12 +326,12 @@ def open_read(path: str) -> io.BufferedIOBase:
 
 @contextlib.contextmanager
 def gzip_faults(path: str) -> Iterator[None]:
-    """Raises InputError if `path`, a gzip file, is cut off or damaged."""
+    """Raises InputError if `path`, a gzip file, is truncated or damaged."""
     try:
         yield
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise in_file(
-            path, f"the gzip compression is damaged or cut off: {error}."
+            path, f"the gzip compression is damaged or truncated: {error}."
         ) from error
 
 
@@ -378,7 +378,7 @@ def parse_json(
 ) -> Any:
     """Parses JSON; see `read_json`. `where` is its name in messages.
 
-    Of a key that occurs twice in an object, the last value counts, as in other
+    If a key occurs twice in an object, the last value counts, as in other
     programs that read these files; a warning names the key.
     """
     repeated: list[str] = []
@@ -611,7 +611,7 @@ def _move_directory(source: str, target: str) -> None:
 
 
 def _replace_directory(source: str, target: str) -> None:
-    """Puts a directory into the place of another one, which is removed."""
+    """Replaces a directory by another one."""
     shutil.copymode(target, source)
     old = temporary_prefix(target) + secrets.token_hex(4)
     os.rename(target, old)
@@ -662,7 +662,7 @@ def _or_undone(
 
 
 def _is_disk_full(error: BaseException, path: str) -> bool:
-    """Returns whether writing to `path` failed, rather than making its data."""
+    """Returns whether the error comes from writing to a full disk."""
     if isinstance(error, OSError):
         return error.errno in _DISK_FULL
     return isinstance(error, _system_errors(path))

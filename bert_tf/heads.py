@@ -3,7 +3,7 @@
 Every model is called with the arguments of `BertModel.call` and returns a dict
 of logits, float32 under any dtype policy. Its encoder is `model.bert`. Every
 constructor takes a `BertConfig`, or the dict from its `to_dict`, and Keras's
-arguments by name; those of models for fine-tuning also take the arguments of
+arguments by name; models for fine-tuning also take the arguments of
 `HeadModel`.
 
 Layers have the names of the original's scopes. The shape letters are explained
@@ -27,7 +27,7 @@ from bert_tf.transformer import (
     last_positions,
 )
 
-# The `site` of `fold_in` for a head's dropout, above those of any encoder.
+# The dropout `site` of heads for `fold_in`, larger than any encoder's.
 HEAD_SITE = 1_000_000
 
 
@@ -39,9 +39,9 @@ def add_output_weights(
 ) -> None:
     """Adds the weights for `units` scores of vectors of `width`.
 
-    They belong to the layer or model itself: the weights of the original's
-    classifier have no scope. The default initializer is the original's for
-    fine-tuning, which ignores `initializer_range` of the config.
+    Adds them directly to `layer`: the original's classifier weights have no
+    scope. The default initializer is the original's for fine-tuning, which
+    ignores the config's `initializer_range`.
     """
     layer.output_weights = layer.add_weight(
         name="output_weights",
@@ -321,10 +321,10 @@ class BertPretrainer(FeatureModel):
 class HeadModel(FeatureModel):
     """The encoder with the head of a task, and optionally a BiLSTM in between.
 
-    Source of the BiLSTM: "+ BiLSTM" in section 5.1 of the paper, which does
-    not give its size; here each direction is as wide as the encoder, as in
-    section 5.3. Heads that score whole texts then take the last states of
-    both directions instead of the pooler's output.
+    Source of the BiLSTM: "+ BiLSTM" in section 5.1 of the paper, which does not
+    state its size. Here each direction has width `hidden_size`, as in section
+    5.3. Heads that score whole texts then take the last states of both
+    directions instead of the pooler's output.
 
     Args:
       gradient_checkpointing, frozen_layers, output_attentions: See `BertModel`.
@@ -448,7 +448,7 @@ def _mask(inputs):
 
 @keras.saving.register_keras_serializable("bert_tf")
 class BertClassifier(HeadModel):
-    """BERT that puts a text, or a pair of texts, into one of C classes.
+    """BERT for classification of texts and pairs of texts, with C classes.
 
     Example:
 
@@ -485,7 +485,7 @@ class BertClassifier(HeadModel):
 
     @property
     def labels(self) -> tuple[str, ...] | None:
-        """The names of the classes, if `from_pretrained` found or got any."""
+        """The names of the classes, if `from_pretrained` knows them."""
         return self.checkpoint and self.checkpoint.labels
 
     def build_head(self, shapes):
@@ -521,10 +521,10 @@ class BertClassifier(HeadModel):
 
 @keras.saving.register_keras_serializable("bert_tf")
 class BertTokenClassifier(BertClassifier):
-    """BERT that puts every token into one of C classes.
+    """BERT for token classification, with C classes.
 
-    Source: section 5.3 and figure 4 (d) of the paper. The arguments are those
-    of `BertClassifier`.
+    Source: section 5.3 and figure 4 (d) of the paper. Takes the arguments of
+    `BertClassifier`.
     """
 
     head_name = "token"
@@ -551,7 +551,7 @@ class BertTokenClassifier(BertClassifier):
 
 @keras.saving.register_keras_serializable("bert_tf")
 class BertMultipleChoice(HeadModel):
-    """BERT that chooses among C continuations, scoring each on its own.
+    """BERT for multiple choice: scores C continuations separately.
 
     Source: section 4.4 of the paper.
 
@@ -640,7 +640,7 @@ class BertMultipleChoice(HeadModel):
 
 @keras.saving.register_keras_serializable("bert_tf")
 class BertSpanLabeler(HeadModel):
-    """BERT that finds the answer to a question in a text.
+    """BERT for extractive question answering.
 
     Source: section 4.2 of the paper; `create_model` of `run_squad.py`.
     """

@@ -41,11 +41,11 @@ else:
     import torch
 
 # Compiling takes about 0.05 s for each operation and shape. For a tensor with
-# fewer values, most trainings are too short to save as much time.
+# fewer values, most training runs are too short to save as much time.
 LEAST_SIZE = 2**17
 # Where lengths differ from batch to batch, operations on a tensor are compiled
-# for each length if it has this many values in all steps together. An unknown
-# length counts as the usual one, an unknown number of rows as 64.
+# for each length if its size, summed over all steps, is at least this number.
+# An unknown length counts as the usual one, an unknown number of rows as 64.
 LEAST_SIZE_OF_STEPS = 2**30
 USUAL_ROWS = USUAL_LENGTH = 64
 
@@ -147,8 +147,8 @@ def is_all_compiled() -> bool:
 def is_fused(x) -> bool:
     """Returns whether the operations on a tensor are fused.
 
-    Those on large tensors are; on tensors of partly unknown shape, if the
-    training has enough steps for their usual length.
+    They are fused for large tensors; for tensors of partly unknown shape only
+    if the training has enough steps for their usual length.
     """
     if not are_passes_compiled():
         return False
@@ -245,8 +245,8 @@ def residual_layer_norm(
         return norm(dropout(x, rate, seed) + residual)
     jit_compile = is_fused(x)
     if not jit_compile:
-        # TensorFlow's masks; the gradient of the rest keeps the normalized
-        # values, where TensorFlow's own keeps two such tensors.
+        # TensorFlow draws the masks. The gradient of the rest keeps only the
+        # normalized values; TensorFlow's own keeps two such tensors.
         x, rate = dropout(x, rate, seed), 0.0
     function = _fused_residual_layer_norm(rate, norm.epsilon, jit_compile)
     return function(x, residual, norm.gamma, norm.beta, seed)
@@ -398,8 +398,9 @@ def _attention_on_jax(rate: float):
     """Returns `attend`, without its second result, with its own gradient.
 
     The gradient keeps no probabilities: it computes them again from the scores
-    and two numbers for each row. Unlike that of a softmax it has no sums over
-    rows of probabilities, which are slow on GPUs. `jax.jvp` cannot be used.
+    and two numbers for each row. Unlike the gradient of a softmax, it has no
+    sums over rows of probabilities, which are slow on GPUs. `jax.jvp` cannot be
+    used.
     """
 
     def probabilities_of(scores, bias, highest, log_sum):
@@ -458,7 +459,8 @@ def _dropout_product(rate: float):
 
     def backward(upstream, residuals, x, y):
         (keep,) = residuals
-        # Not before the gradient arrives, and not that of the forward pass.
+        # Recomputed once the gradient arrives, instead of kept from the forward
+        # pass.
         with tf.control_dependencies([upstream]):
             dropped = drop(x, keep)
         return (

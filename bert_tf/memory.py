@@ -1,4 +1,4 @@
-"""Keeps the memory of a training small, on Linux with glibc.
+"""Limits the memory that training needs, on Linux with glibc.
 
 Elsewhere these functions do nothing.
 """

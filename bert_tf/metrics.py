@@ -12,7 +12,7 @@ imported on first use:
     pearson, spearman                     a number, [n]
 
 The metrics of answers (`squad_v1`, `squad_v2`, `korquad_v1`) and of entities
-(`entity_scores`) equal those of the official scripts.
+(`entity_scores`) equal the official scripts' metrics.
 """
 
 import functools
@@ -82,7 +82,7 @@ def macro_f1(labels: Any, predictions: Any) -> float:
 
 @_quiet
 def micro_f1(labels: Any, predictions: Any) -> float:
-    """Returns the F1 over all decisions; with one label each, the accuracy."""
+    """Returns the F1 over all decisions; for single labels, the accuracy."""
     from sklearn import metrics
 
     return metrics.f1_score(
@@ -164,7 +164,7 @@ def compute(
             raise wrong_value("A metric", one_of, name)
     if len(labels) != len(predictions):
         raise ValueError(
-            f"{len(labels)} labels need as many predictions; got "
+            f"{len(labels)} labels need the same number of predictions; got "
             f"{len(predictions)}."
         )
     if not len(labels):
@@ -181,8 +181,8 @@ Predictions = Mapping[str, str]
 
 # Exact match, 0 or 1, and F1 from 0 to 1 of one question. They are ints where
 # the official scripts have ints: from Python 3.12 on, `sum` rounds lists of
-# floats differently from lists with ints, and our means must equal those of the
-# scripts.
+# floats differently from lists with ints, and our means must equal the scripts'
+# means.
 _Points = tuple[float, float]
 
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
@@ -193,7 +193,7 @@ _NO_BRACKETS = str.maketrans(dict.fromkeys("'\"《》<>〈〉()‘’", " "))
 
 
 def normalize_squad(text: str) -> str:
-    """Normalizes an answer as SQuAD's `normalize_answer`.
+    """Normalizes an answer like SQuAD's `normalize_answer`.
 
     Lower-cases, removes ASCII punctuation, then the articles a, an and the, and
     leaves one space between words. "The U.S.-led" becomes "usled".
@@ -203,7 +203,7 @@ def normalize_squad(text: str) -> str:
 
 
 def normalize_korquad(text: str) -> str:
-    """Normalizes an answer as `normalize_answer` of KorQuAD.
+    """Normalizes an answer like KorQuAD's `normalize_answer`.
 
     Replaces brackets and quotation marks by spaces, lower-cases, removes other
     ASCII punctuation, and leaves one space between words.
@@ -225,7 +225,7 @@ def squad_v1(gold: Gold, predictions: Predictions) -> dict[str, float]:
 def korquad_v1(gold: Gold, predictions: Predictions) -> dict[str, float]:
     """Computes `exact_match` and `f1` of KorQuAD 1.0.
 
-    As `squad_v1`, but F1 is over characters without spaces, since particles
+    Like `squad_v1`, but F1 is over characters without spaces, since particles
     make Korean words differ.
     """
     return _answerable_scores(gold, predictions, normalize_korquad, _characters)
@@ -248,7 +248,7 @@ def squad_v2(
     as `predictions`, without any "". Questions with equal odds are added one
     by one in the order of `null_odds`, as in the official script. As there, a
     `best_f1_thresh` of 0.0 can mean "answer no question"; a warning is logged
-    if that threshold gives another F1.
+    if that threshold gives a different F1.
 
     Args:
       gold: The gold answers of each question, none if it has no answer.
@@ -429,9 +429,9 @@ def _warn_of_zero(best: float, at_zero: float) -> None:
     """
     if at_zero < best:
         logging.warning(
-            "The best F1, %.1f, is that of answering no question, for which "
-            "evaluate-v2.0.py gives a best_f1_thresh of 0.0. With a threshold "
-            "of 0.0, F1 would be %.1f; to answer no question, pass "
+            "The best F1, %.1f, comes from answering no question, for which "
+            "evaluate-v2.0.py reports a best_f1_thresh of 0.0. With a "
+            "threshold of 0.0, F1 would be %.1f; to answer no question, pass "
             "`null_score_diff_threshold=-1e6`.",
             best,
             at_zero,
@@ -505,7 +505,7 @@ def entities(tags: Iterable[str]) -> list[Entity]:
 def count_entities(
     gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]
 ) -> tuple[Counts, dict[str, Counts]]:
-    """Counts all entities and those of each type, from tags of sentences."""
+    """Counts entities, in all and by type, from the tags of sentences."""
     counters: tuple[Counter[str], ...] = Counter(), Counter(), Counter()
     for right, answered in zip(gold, predicted, strict=True):
         of_gold, of_predicted = set(entities(right)), set(entities(answered))

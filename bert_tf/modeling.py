@@ -164,8 +164,8 @@ class BertModel(FeatureModel):
             - `example_ids`: Tokens attend only to tokens with the same number;
               by default one example per row.
             - `cls_positions` [B, K]: The positions to pool; by default the
-              first. A left-to-right model pools the last position of the
-              example that begins at each.
+              first. For left-to-right models, the starts of the examples, whose
+              last tokens are pooled.
           training: Whether dropout is on.
           seed: Integer tensor [2] that determines the dropout masks, or None
             for the layers' own generators.
@@ -184,9 +184,9 @@ class BertModel(FeatureModel):
     def pooled_output(self, inputs, training=None, seed=None):
         """Returns only the `pooled_output` of `call`, in less time.
 
-        The last block computes only the position of [CLS], unless others are
-        pooled. The arguments are those of `call`; `training` is inherited from
-        the calling layer by default.
+        The last block computes only the position of [CLS], unless
+        `cls_positions` is passed. Takes the arguments of `call`; `training` is
+        inherited from the calling layer by default.
         """
         if self.pooler is None:
             raise InputError(
@@ -292,8 +292,9 @@ class BertModel(FeatureModel):
         layers stay frozen when the model is saved and loaded, until Keras's
         `trainable = True` is set on the whole model or
         `freeze(0, embeddings=False)` is called. The pooler is not changed.
-        LoRA adapters are trained in frozen layers too, whether `enable_lora`
-        is called before or after; layers that it has frozen stay frozen.
+        LoRA adapters are trained in frozen layers too, whether `enable_lora` is
+        called before or after `freeze`. Layers frozen by `enable_lora` stay
+        frozen.
 
         Args:
           num_layers: The number of blocks to freeze, from the embeddings up.
@@ -341,7 +342,7 @@ class BertModel(FeatureModel):
         }
 
     def shared_options(self) -> dict:
-        """Returns the options that models with a head take too."""
+        """Returns the options that models with a head share."""
         names = ("gradient_checkpointing", "frozen_layers", "output_attentions")
         return {name: getattr(self, name) for name in names}
 
@@ -350,11 +351,11 @@ def resize_vocabulary(model: keras.Model, vocab_size: int) -> keras.Model:
     """Copies a model and adds words at the end of its vocabulary.
 
     The embedding of a new word, and its bias in the masked-LM head, is the mean
-    of the old ones. The score of a new word is then the mean of the scores of
-    the old words, and its probability at most the mean of theirs (Jensen): with
-    k new words each old word keeps at least V / (V + k) of its probability,
-    while a random embedding could get nearly all of it. Source: Hewitt 2021,
-    "Initializing New Word Embeddings for Pretrained Language Models".
+    of the old ones. The score of a new word is then the mean of the old words'
+    scores. With k new words, each old word keeps at least V / (V + k) of its
+    probability, while a random embedding could get nearly all of it. Source:
+    Hewitt 2021, "Initializing New Word Embeddings for Pretrained Language
+    Models".
 
     All other weights are equal bit for bit, and frozen layers stay frozen. The
     copy is not compiled. The new words go at the end of `vocab.txt`.

@@ -118,8 +118,8 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
     learning rates of steps 0, 1, 19, 20, 21, 99, 100 are 0, 0.05, 0.95, 0.8,
     0.79, 0.01, 0.
 
-    Steps are those of the optimizer. With Keras's
-    `gradient_accumulation_steps` these are batches, not updates.
+    Steps are calls of the optimizer. With Keras's `gradient_accumulation_steps`
+    they are batches, not updates.
 
     Args:
       peak: Learning rate that the warm-up approaches.
@@ -165,7 +165,7 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
 
 
 class UpdateRule(NamedTuple):
-    """How the update of a variable differs from that of others.
+    """How the update of a variable differs from other variables' updates.
 
     Attributes:
       is_decayed: Whether it has weight decay.
@@ -216,7 +216,7 @@ class _MomentOptimizer(keras.optimizers.Optimizer):
             "exclude_from_weight_decay", exclude_from_weight_decay
         )
         self._rate_multipliers = check_multipliers(rate_multipliers)
-        # Of the gradients of this step, in `apply`.
+        # The factor for the gradients of the current step, set in `apply`.
         self._clip_factor: Any = None
 
     def build(self, variables) -> None:
@@ -386,7 +386,7 @@ class _MomentOptimizer(keras.optimizers.Optimizer):
 
     @property
     def _hyperparameters(self) -> tuple[float, ...]:
-        """What is constant in a compiled update."""
+        """The constants of a compiled update."""
         return (
             *(self.weight_decay_rate, self.beta_1, self.beta_2),
             *(self.epsilon, self.bias_correction),
@@ -396,14 +396,14 @@ class _MomentOptimizer(keras.optimizers.Optimizer):
     def _compiled_assign(self) -> Any:
         """`assign_updated` as a function that XLA compiles.
 
-        It is traced again for other hyperparameters.
+        It is traced again when hyperparameters change.
         """
         import tensorflow as tf
 
         def assign(*arguments: Any, hyperparameters: Any) -> None:
             self.assign_updated(*arguments)
 
-        # As a partial it is not saved with a model, as a function would be.
+        # A partial is not saved with a model, unlike a function.
         return functools.partial(
             tf.function(assign, autograph=False, jit_compile=True)
         )
@@ -439,10 +439,10 @@ class _MomentOptimizer(keras.optimizers.Optimizer):
 
 
 def clip_factor(norm: Any, max_norm: float) -> Any:
-    """Returns the factor of gradients whose global norm is limited.
+    """Returns the factor that clips gradients to a global norm.
 
     Args:
-      norm: Their global norm, a TensorFlow tensor [].
+      norm: The gradients' global norm, a TensorFlow tensor [].
       max_norm: The largest norm.
     """
     import tensorflow as tf
@@ -463,10 +463,10 @@ class AdamWeightDecay(_MomentOptimizer):
     `AdamWeightDecayOptimizer` of google-research/bert.
 
     Without the correction, updates are too large while sqrt(1 - beta_2^t) is
-    well below 1, for a few thousand steps. That is little of a pre-training,
-    but all of a fine-tuning on a few thousand examples, which is more stable
-    with `bias_correction` (Mosbach et al., arXiv 2006.04884; Zhang et al.,
-    arXiv 2006.05987).
+    well below 1, for a few thousand steps. That is a small part of
+    pre-training, but all of fine-tuning on a few thousand examples, which is
+    more stable with `bias_correction` (Mosbach et al., arXiv 2006.04884; Zhang
+    et al., arXiv 2006.05987).
 
     Args:
       learning_rate: Float, schedule (such as `WarmupLinearDecay`) or callable.
@@ -499,7 +499,7 @@ class Lamb(_MomentOptimizer):
     arXiv 1904.00962, with the identity as phi: a variable moves by
     learning_rate |w| in the direction of the bias-corrected Adam update plus
     weight decay. If |w| or the update is 0, the ratio of norms is 1.
-    `keras.optimizers.Lamb` differs: the norm of the update is without weight
+    `keras.optimizers.Lamb` differs: the norm of the update excludes weight
     decay.
 
     Args:

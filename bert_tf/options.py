@@ -6,9 +6,9 @@
         vocab_size: int = option("Number of tokens.", default=30522, at_least=1)
 
 The name, type, default, range, choices and help text of an option are declared
-once. `bert_tf.cli` makes command-line flags of them; Python code passes them as
-keyword arguments. What else the house must know of an option is declared there
-too, and `named` finds the options of which it is true.
+once. `bert_tf.cli` turns them into command-line flags; Python code passes them
+as keyword arguments. Other properties of an option are declared there too, and
+`named` finds the options that have one.
 """
 
 import dataclasses
@@ -62,8 +62,8 @@ class Option:
         seeds. "score": which model is the best. Empty: none of these.
       needs: What the option needs to have an effect: another option,
         "teacher", an option with a value, "mode=feature_based", or one of
-        several, "task_name=custom or unlabeled_file". What a job does not have
-        is not needed.
+        several, "task_name=custom or unlabeled_file". Requirements on options
+        that a job does not have are ignored.
     """
 
     help: str
@@ -142,7 +142,7 @@ class Options:
     def shared(self) -> dict[str, Any]:
         """Returns the options that all workers must share, by name.
 
-        The names are those of messages, in backquotes.
+        The names are in backquotes, as in messages.
         """
         return {
             f"`{name}`": getattr(self, name)
@@ -151,7 +151,7 @@ class Options:
         }
 
     def require_effect(self, other: str) -> None:
-        """Raises InputError for an option that is given in vain.
+        """Raises InputError for an option that was passed but has no effect.
 
         Args:
           other: The option that it needs; see `Option.needs`.
@@ -164,12 +164,12 @@ class Options:
             if need != other:
                 fault = f"with `{other}={getattr(self, other)}`"
             raise InputError(
-                f"`{name}` has no effect {fault}. Leave it out, or give "
+                f"`{name}` has no effect {fault}. Leave it out, or pass "
                 f"`{need}`."
             )
 
     def without_effect(self) -> dict[str, str]:
-        """Returns what options need that are given in vain, by their names."""
+        """Maps each option that has no effect to what it needs."""
         return {
             name: declaration.needs
             for name, (_, declaration) in declared(type(self)).items()
@@ -186,7 +186,7 @@ class Options:
         return value.lower() == wanted if wanted else value is not None
 
     def with_fallbacks(self) -> "typing.Self":
-        """Returns a copy in which no option waits for its fallback."""
+        """Returns a copy in which fallbacks are filled in."""
         return dataclasses.replace(
             self,
             **{

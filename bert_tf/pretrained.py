@@ -119,7 +119,7 @@ def _variables(model: keras.Model) -> dict[str, keras.Variable]:
 
 
 def _of_same_head(head: str | None, pretrained: Pretrained) -> Weights:
-    """Returns the weights for a head, without another head of equal names."""
+    """Returns the weights, without the head if it is for another task."""
     theirs, weights = pretrained.head, pretrained.weights
     same_names = {h for h, x in HEADS.items() if "classes" in x.parts}
     if head == theirs or not {head, theirs} <= same_names:
@@ -213,7 +213,7 @@ def _with_problem(pretrained: Pretrained, head: str | None) -> Pretrained:
     """Returns a checkpoint with the problem that one output means.
 
     Published cross-encoders and reward models do not record it; transformers
-    takes them for regressions, too.
+    also treats them as regressions.
     """
     is_number = head == "classifier" and _num_rows(pretrained.weights) == 1
     if not is_number or pretrained.problem_type is not None:
@@ -313,8 +313,8 @@ def compare_configs(config: BertConfig, pretrained: Pretrained) -> None:
     for name in ("hidden_act", "attention_direction"):
         if getattr(config, name) != getattr(theirs, name):
             logging.warning(
-                "The model has %s=%s, but %s has %s: outputs will differ from "
-                "those of the model that was saved",
+                "The model has %s=%s, but %s has %s: its outputs will differ "
+                "from the saved model's",
                 name,
                 getattr(config, name),
                 pretrained.path,
@@ -404,22 +404,22 @@ def _record_random(model: keras.Model, path: str, report: Report) -> None:
 
 
 def warn_if_random(model: keras.Model) -> None:
-    """Logs, once, that what the outputs depend on is random.
+    """Warns once if outputs depend on random weights.
 
-    That is a head, or a pooler, which the checkpoint lacked and which has not
-    been trained or loaded since, in whatever way.
+    These belong to a head or a pooler that the checkpoint lacked and that has
+    not been trained or loaded since.
     """
     if model.random_variables is None or model.is_warned_of_random:
         return
     if any(layer.quantization_mode for _, layer in dense_layers(model)):
-        return  # The values are others.
+        return  # The values have changed.
     names, before = model.random_variables
     needed = [n for n in names if not re.match(model.unused_variables, n)]
     if not needed:
         return
     variables = checkpoint_variables(model)
     if checksum({n: variables[n] for n in names}) != before:
-        # Once is enough: each answer would compute the checksum again.
+        # Once is enough: computing the checksum for each answer is slow.
         model.random_variables = None
         return
     model.is_warned_of_random = True
@@ -464,10 +464,10 @@ def _wanted_classes(
     labels: Sequence[str] | None,
     num_labels: int | None,
 ) -> tuple[bool, Wanted]:
-    """Returns whether there is a head of this kind, and the one to have.
+    """Returns whether the checkpoint has such a head, and the head to create.
 
     The head of the checkpoint fits if it has the same labels, in any order, or
-    as many classes without names, which then get those names.
+    the same number of unnamed classes, which then get the names.
     """
     has_names = labels is not None
     if has_names:
@@ -476,7 +476,7 @@ def _wanted_classes(
             raise wrong_value("labels", "at least one name", labels)
         if num_labels not in (None, len(labels)):
             raise wrong_value(
-                "num_labels", f"{len(labels)}, as there are labels", num_labels
+                "num_labels", f"{len(labels)}, the number of labels", num_labels
             )
         num_labels = len(labels)
     num_rows = _num_rows(pretrained.weights)
@@ -497,7 +497,7 @@ def _wanted_classes(
     wanted = dataclasses.replace(
         wanted, num_outputs=num_labels, labels=labels, problem_type=problem
     )
-    # A class without a counterpart has no head that checkpoints have.
+    # A class without a `head_name` has a head that no checkpoint has.
     return num_rows is not None and wanted.head is not None, wanted
 
 
@@ -506,7 +506,7 @@ def _reorder(
     old: Sequence[str],
     new: Sequence[str],
 ) -> None:
-    """Brings the rows of a head into the order of other, or of new, names."""
+    """Reorders the rows of a head from `old` to `new`, if names are equal."""
     if {*old} != {*new}:
         return
     order = [old.index(name) for name in new]

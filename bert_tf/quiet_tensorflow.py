@@ -5,8 +5,8 @@ message. The log level alone does not hide them, since TensorFlow's C++ code
 writes them before it reads the level. Its Python code logs every sum over
 several devices. Set TF_CPP_MIN_LOG_LEVEL=0 to see everything.
 
-Ctrl-C during the import, which takes seconds, ends other programs than the
-scripts with one line, too. So does a missing TensorFlow.
+During the import, which takes seconds, Ctrl-C ends any program with one line,
+not only the scripts. So does a missing TensorFlow.
 """
 
 import contextlib

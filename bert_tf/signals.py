@@ -70,8 +70,8 @@ def stopping() -> Iterator[None]:
     If a library swallows the exception or raises another one instead, it is
     raised at the end of the block. Python drops exceptions in a finalizer or a
     callback; the signal is then sent again a moment later, to the handler that
-    is installed by then. Ignored signals, as under `nohup`, stay ignored. For
-    the main thread, where Python runs signal handlers.
+    is installed by then. Ignored signals, as under `nohup`, stay ignored. Call
+    it in the main thread, where Python runs signal handlers.
     """
     received: list[int] = []
     dropped: list[int] = []
@@ -139,9 +139,9 @@ def deferred() -> Iterator[StopRequest]:
 def passed_on(processes: "Iterable[subprocess.Popen]") -> Iterator[None]:
     """Passes signals on to child processes; waits until all of them end.
 
-    Each needs a process group of its own, `Popen(..., process_group=0)`:
-    otherwise the terminal, too, sends it Ctrl-C, and the second signal ends it
-    before it has saved.
+    Each needs its own process group, `Popen(..., process_group=0)`: otherwise
+    the terminal also sends it Ctrl-C, and the second signal ends it before it
+    has saved.
     """
     try:
         yield

@@ -7,10 +7,10 @@ of `modeling.py`, where the layers become a model.
 Layers compute in the compute dtype of their policy; softmax and layer
 normalization always use float32.
 
-In the blocks of the encoder, dropout depends on seeds only, so that a block
-that is recomputed for its gradient drops the same values: in training, the
-encoder draws a seed if it gets none, and derives one for each block.
-Embeddings and heads without a seed use Keras's generator.
+The encoder's blocks take their dropout masks from seeds, so that recomputation
+(gradient checkpointing) reproduces them: in training, the encoder draws a seed
+if it gets none, and derives one for each block. Embeddings and heads without a
+seed use Keras's generator.
 """
 
 import functools
@@ -50,7 +50,7 @@ MASKED_SCORE = -10000.0
 
 
 def fold_in(seed, site: int):
-    """Derives the seed of one site in the model; None if `seed` is None."""
+    """Derives the seed of one dropout site; None if `seed` is None."""
     if seed is None:
         return None
     return seed + ops.convert_to_tensor([0, site], dtype=seed.dtype)
@@ -116,8 +116,9 @@ class BertLayer(keras.layers.Layer):
     def make_dropout(self, rate: float) -> Dropout:
         """Returns a dropout layer.
 
-        Blocks use only its rate. But its generator draws from the global seed:
-        without the layer, the same seed would give other initial weights.
+        Blocks use only its rate. It exists because creating its generator
+        advances the global seed: without it, the same seed would give different
+        initial weights.
         """
         return Dropout(rate, dtype=self.dtype_policy)
 
@@ -178,8 +179,8 @@ class Embeddings(BertLayer):
             positions = self.position_embeddings[: ops.shape(input_ids)[1]]
         else:
             positions = ops.take(self.position_embeddings, position_ids, axis=0)
-        # A product with a one-hot matrix, as in the original: the table has
-        # two rows, and its gradient needs no scatter.
+        # A product with a one-hot matrix, as in the original: the table has two
+        # rows, and this avoids a scatter in its gradient.
         segments = ops.one_hot(
             segment_ids, self.config.type_vocab_size, dtype=self.compute_dtype
         )
@@ -212,18 +213,18 @@ class SelfAttention(BertLayer):
             projection.build((None, None, self.config.hidden_size))
 
     def call(self, x, attention_bias, seed=None, num_queries=None):
-        """Lets positions attend to all positions.
+        """Computes self-attention.
 
         Args:
           x: Floats [B, S, H].
           attention_bias: Floats that broadcast to [B, N, Q, S], added to the
             scores.
           seed: Integer tensor [2], or None for no dropout.
-          num_queries: Q, the number of positions to compute, from the first
-            on, which still attend to all S; None for all.
+          num_queries: Q: computes only the first Q positions, which attend to
+            all S; None for all.
 
         Returns:
-          Context, floats [B, Q, H], in parts if the layer is split, and the
+          Context, floats [B, Q, H], as a list if the layer is split, and the
           attention probabilities before dropout, floats [B, N, Q, S].
         """
         queries = _first_positions(x, num_queries)
@@ -256,7 +257,8 @@ class SelfAttention(BertLayer):
     def _split_heads(self, x, inputs):
         """Maps floats [B, S, N D] of some heads to [B, N, S, D].
 
-        B and S are taken from `inputs`, [B, S, H]. So graphs compute them once.
+        B and S are taken from `inputs`, [B, S, H], so that the graph computes
+        them once.
         """
         size = self.config.hidden_size // self.config.num_attention_heads
         batch, length, _ = ops.shape(inputs)
@@ -337,7 +339,7 @@ class Intermediate(BertLayer):
         self.dense.build((None, None, self.config.hidden_size))
 
     def call(self, x):
-        """Maps floats [B, S, H] to [B, S, I], in parts if it is split."""
+        """Maps floats [B, S, H] to [B, S, I], as a list if it is split."""
         activation = ACTIVATIONS[self.config.hidden_act]
         parts = [activation(part) for part in self.dense.parts(x)]
         return parts if len(parts) > 1 else parts[0]
@@ -351,7 +353,8 @@ class TransformerBlock(BertLayer):
     """
 
     # Dropout sites: attention probabilities, attention output, feed-forward
-    # output. Counted from the encoder's seed, those of layer_2 are 6, 7 and 8.
+    # output. These are offsets in a block; in the encoder, layer_2 has sites 6,
+    # 7 and 8.
     SEED_SITES = 3
 
     def __init__(self, config, **kwargs):
@@ -368,7 +371,7 @@ class TransformerBlock(BertLayer):
     def call(self, x, attention_bias, seed=None, num_queries=None):
         """Maps floats [B, S, H] to [B, Q, H] and attention probabilities.
 
-        The arguments are those of `SelfAttention`.
+        Takes the arguments of `SelfAttention`.
         """
         x, probabilities = self.attention(
             x, attention_bias, seed=seed, num_queries=num_queries

@@ -5,7 +5,7 @@ import keras
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 
-# The end of the path of every encoder's first variable.
+# The path suffix of every encoder's first variable.
 _FIRST_VARIABLE = "/embeddings/word_embeddings"
 
 
@@ -14,7 +14,7 @@ def checkpoint_variables(model: keras.Model) -> dict[str, keras.Variable]:
 
     The encoder is called `bert`, whatever its name and its depth in the model.
     Everything before it in a path, such as the name of a subclassed
-    `keras.Model`, is left out. The order is that of creation.
+    `keras.Model`, is left out. The weights are in creation order.
 
     Raises:
       InputError: If there are several encoders, or the model is quantized.

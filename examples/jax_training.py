@@ -6,8 +6,8 @@ Restores the capital letters of lower-cased sentences: one of three labels for
 every word. Only one line of the program is specific to JAX.
 
 Takes half a minute on two CPU cores, from random weights. Expect 97.8 %
-accuracy on the words of held-out sentences, where leaving all words lower-cased
-has 90.5 %.
+accuracy on the words of held-out sentences (baseline, all words lower-cased:
+90.5 %).
 """
 
 import collections
@@ -89,7 +89,7 @@ def main():
         np.average(guess == forms[:-1], weights=mask[:-1])
         for guess in (found[:-1], 0)
     )
-    print(f"{right:.1%} right, {as_they_are:.1%} as they are")
+    print(f"accuracy {right:.1%}, baseline {as_they_are:.1%}")
     words = zip(found[-1], WORD.findall(TEXT), strict=False)
     print(TEXT, " ".join(FORMS[i](word) for i, word in words), sep="\n")
     print(f"(on the {keras.backend.backend()} backend)")

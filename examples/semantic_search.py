@@ -1,4 +1,4 @@
-"""Searches texts by meaning, and draws the space of their vectors.
+"""Searches texts by meaning, and plots their embeddings.
 
     python examples/semantic_search.py --query="falling down a hole" \\
         --plot=space.png alice.txt peter_pan.txt

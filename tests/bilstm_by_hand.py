@@ -1,16 +1,16 @@
-"""Bidirectional LSTMs in NumPy, place by place; no test by itself."""
+"""Bidirectional LSTMs in NumPy, position by position. Not a test."""
 
 import numpy as np
 
 
 def tagger_logits(x, lengths, weights, num_lstms=2):
-    """What a tagger says of vectors, sentence by sentence.
+    """Computes a tagger's logits for vectors, sentence by sentence.
 
     Args:
       x: Floats [B, S, W].
-      lengths: How many places of each sentence are no padding.
-      weights: Those of the head, by their names in it.
-      num_lstms: How many stand on one another.
+      lengths: The length of each sentence, without padding.
+      weights: The head's weights, by their names in the head.
+      num_lstms: The number of stacked LSTMs.
 
     Returns:
       For each sentence, floats [length, C].

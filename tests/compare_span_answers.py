@@ -1,4 +1,4 @@
-"""Lists where our answers differ from those of the original, on equal logits.
+"""Lists where our answers differ from the original's, on equal logits.
 
     python -m tests.compare_span_answers --model=/tmp/squad_output/release \
         --predict_file=squad/dev-v1.1.json --num_questions=1000 \
@@ -140,9 +140,9 @@ def kind_of(question: Question, ours: str, theirs: str | None) -> str:
     if theirs not in question.context:
         return "the original's is not a slice of the context"
     if ours and ours in theirs:
-        return "the original's has more around ours"
+        return "the original's answer contains ours"
     if theirs and theirs in ours:
-        return "ours has more around the original's"
+        return "our answer contains the original's"
     return "another part of the context"
 
 

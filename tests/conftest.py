@@ -1,4 +1,4 @@
-"""What every test may count on: two CPU devices, quiet logs, real data."""
+"""Fixtures of all tests: two CPU devices, quiet logs, real data."""
 
 import contextlib
 import gc
@@ -10,8 +10,8 @@ import signal
 # Before TensorFlow is imported anywhere: its C++ log fills a test report.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
-# As in the scripts, so that tests and the programs that they start compute
-# alike.
+# As in the scripts, so that tests and the programs that they start compute the
+# same numbers.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 import benchmark_modules
@@ -23,7 +23,7 @@ pytest_plugins = ["tests.fidelity", "tests.fault_rows"]
 
 
 def pytest_configure():
-    """Undoes signals that were ignored by whoever started the tests.
+    """Restores signals that the parent process ignored.
 
     `nohup` ignores SIGHUP, and `make test &` in a script ignores SIGINT. A
     program that a test starts would inherit that and not be stopped by the
@@ -57,8 +57,8 @@ def two_cpu_devices():
 def only_new_objects_are_collected(two_cpu_devices):
     """Leaves older objects out of the garbage collections of a module's tests.
 
-    Keras asks for many of them, `quantize` for one per layer. Each would search
-    TensorFlow's objects and what the modules before have left: a second.
+    Keras triggers many collections, `quantize` one per layer. Each would take a
+    second to search TensorFlow's objects and those of earlier modules.
     """
     importlib.import_module("keras")
     gc.collect()
@@ -67,7 +67,7 @@ def only_new_objects_are_collected(two_cpu_devices):
 
 @pytest.fixture(autouse=True)
 def scripts_log_level():
-    """What scripts log at, whatever the test before has left."""
+    """Sets the log level of scripts, whatever earlier tests have set."""
     logging.set_verbosity(logging.INFO)
 
 
@@ -81,7 +81,7 @@ def pytest_addoption(parser):
 
 @contextlib.contextmanager
 def _functions_run_eagerly(value: bool):
-    """Sets whether TensorFlow's functions run as Python, if it is there."""
+    """Sets whether TensorFlow's functions run as Python, if it is installed."""
     if os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
         yield
         return
@@ -95,11 +95,11 @@ def _functions_run_eagerly(value: bool):
 
 @pytest.fixture
 def eagerly(request):
-    """Runs TensorFlow's functions as Python, on other backends nothing new.
+    """Runs TensorFlow's functions as Python; does nothing on other backends.
 
-    To trace and optimize a graph takes longer than a few steps of a small
-    model. Tests marked `graph` or `slow` have graphs all the same, as has every
-    test with --graphs, in `.ci/release`. So have fixtures of modules.
+    Tracing and optimizing a graph takes longer than a few steps of a small
+    model. Graphs are used in tests marked `graph` or `slow`, in fixtures of
+    modules and, with --graphs (`.ci/release`), in every test.
     """
     marks = {mark.name for mark in request.node.iter_markers()}
     is_slow = "slow" in marks and "eager_fixtures" not in request.fixturenames
@@ -112,8 +112,8 @@ def eagerly(request):
 def eager_fixtures(request):
     """The same for the fixtures of a module that come after this one.
 
-    For tests that compare bit for bit with a run of such a fixture; those that
-    are slow then need --graphs for graphs.
+    For tests that compare bit for bit with a run of such a fixture. Slow ones
+    then use graphs only with --graphs.
     """
     with _functions_run_eagerly(not request.config.getoption("graphs")):
         yield
@@ -121,7 +121,7 @@ def eager_fixtures(request):
 
 @pytest.fixture(scope="session")
 def shared_data() -> pathlib.Path:
-    """The folder of real data beside the checkout; skips where it is absent."""
+    """The folder of real data beside the checkout; skips if it is missing."""
     folder = ROOT.parent / "shared" / "data"
     if not folder.is_dir():
         pytest.skip("no ../shared/data beside this checkout")

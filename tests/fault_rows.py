@@ -1,7 +1,7 @@
 """Rows of the table of faults in docs/reports/faults.md, which tests produce.
 
-The fixture `fault` compares the weights after a fault with those of an
-undisturbed run, and keeps a row:
+The fixture `fault` compares the weights after a fault with an undisturbed
+run's, and records a row:
 
     def test_a_full_disk(fault):
         ...

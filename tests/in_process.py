@@ -1,4 +1,4 @@
-"""Scripts, run in the process of the tests: no wait for TensorFlow each time.
+"""Runs scripts in the process of the tests, without importing TensorFlow again.
 
 @pytest.fixture(scope="module")
 def launch():
@@ -67,7 +67,7 @@ def parse(job: types.ModuleType, words: Iterable[object]) -> Options:
 def script(
     name: str, required: Iterable[str] = ()
 ) -> Iterator[Callable[[list[str]], int]]:
-    """Loads a script or another program; its flags go when the block ends.
+    """Loads a script or another program; removes its flags after the block.
 
     Args:
       name: Its module, without `.py`.
@@ -110,7 +110,7 @@ def _remove_flags(names: Iterable[str]) -> None:
 
 
 def the_error(capsys: pytest.CaptureFixture, name: str) -> str:
-    """The one line that a script said of a mistake, and nothing after it."""
+    """Returns the one-line error of a script, which must be its last output."""
     lines = capsys.readouterr().err.splitlines()
     [line] = [line for line in lines if "error: " in line]
     assert lines[-1] == line

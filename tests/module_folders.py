@@ -1,6 +1,6 @@
-"""Modules of folders that are no packages, found as when a program runs there.
+"""Imports modules of folders that are not packages, like a program there.
 
-No test by itself.
+Not a test.
 """
 
 import contextlib
@@ -18,11 +18,11 @@ import pytest
 def importable(
     home: pathlib.Path, *inner: pathlib.Path, absent: Iterable[str] = ()
 ) -> Iterator[Callable[[str], types.ModuleType]]:
-    """Lets them be imported; what was, goes when the block ends.
+    """Makes the modules importable, and removes them at the end of the block.
 
     Args:
-      home: Where they are found.
-      inner: Folders below it, where more are found.
+      home: The folder of the modules.
+      inner: Folders in it with more modules.
       absent: Packages that they import and that are not installed here.
 
     Yields:
@@ -38,7 +38,7 @@ def importable(
             yield importlib.import_module
         finally:
             for name in set(sys.modules) - before:
-                # Some modules import much when they are asked for a name.
+                # Some modules import others when an attribute is read.
                 file = vars(sys.modules[name]).get("__file__")
                 if file and home in pathlib.Path(file).parents:
                     del sys.modules[name]

@@ -1,4 +1,4 @@
-"""Rows that several examples share, put together by hand; no test."""
+"""Packs several examples into rows with a plain loop. Not a test."""
 
 from collections.abc import Sequence
 
@@ -14,14 +14,14 @@ def pack(
     """Packs examples.
 
     Args:
-      batch: Features of examples, each [n, ...]: those of pre-training, or
-        TOKENS alone. An example ends with its mask, its masked words with
-        their weights.
+      batch: Features of examples, each [n, ...]: the pre-training features, or
+        TOKENS alone. The mask ends an example, the weights end its masked
+        words.
       rows: The examples of each row.
-      most: How many a row has room for.
+      most: The largest number of examples in a row.
 
     Returns:
-      What `SequencePacking.join` does, for the same rows.
+      The result of `SequencePacking.join` for the same rows.
     """
     shape = len(rows), batch["input_ids"].shape[1]
     packed = {

@@ -1,6 +1,6 @@
 """The programs in examples/paper, with jobs that train nothing.
 
-No test by itself.
+Not a test.
 """
 
 import contextlib
@@ -62,7 +62,7 @@ def no_jobs():
 
 
 class Jobs:
-    """Stands for `run_job`; checks the flags of the scripts.
+    """Replaces `run_job`; checks the flags of the scripts.
 
     Attributes:
       commands: The script and the flags of each successful call.

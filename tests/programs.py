@@ -1,4 +1,4 @@
-"""run_pretraining.py in processes of its own that need not wait for TensorFlow.
+"""Runs run_pretraining.py in new processes without importing TensorFlow again.
 
 They are forked from a process that has imported it:
 
@@ -33,10 +33,10 @@ class Program:
     """A process that runs the script.
 
     Args:
-      pid: Its number.
-      log: The file of what it says.
-      wait: Waits some seconds for its end; the status, minus the signal that
-        ended it, or None while it runs.
+      pid: The process ID.
+      log: The file of its output.
+      wait: Waits some seconds for its end; returns the exit status, minus the
+        signal that ended it, or None while it runs.
     """
 
     def __init__(
@@ -51,11 +51,11 @@ class Program:
 
     @property
     def said(self) -> list[str]:
-        """The lines of what it has said so far."""
+        """The lines of its output so far."""
         return self._log.read_text().splitlines()
 
     def wait_for(self, text: str) -> None:
-        """Waits until it says something."""
+        """Waits until its output contains a text."""
         stop = time.monotonic() + _SECONDS
         while text not in self._log.read_text():
             assert self._wait(0.005) is None, self._log.read_text()
@@ -66,7 +66,7 @@ class Program:
         os.kill(self._pid, number)
 
     def end(self) -> int:
-        """Waits for its end; the status, or minus the signal that ended it."""
+        """Waits for the end; returns the status, or minus the final signal."""
         status = self._wait(_SECONDS)
         assert status is not None, self._log.read_text()
         assert "Traceback" not in self._log.read_text(), self._log.read_text()
@@ -74,7 +74,7 @@ class Program:
 
 
 def fork(function: Callable[..., None], *arguments: Any) -> Any:
-    """A process that calls a function, with TensorFlow imported already."""
+    """Starts a process that calls a function, with TensorFlow imported."""
     process = _CONTEXT.Process(target=function, args=arguments, daemon=True)
     process.start()
     return process
@@ -89,10 +89,10 @@ def start(
     """Runs the script.
 
     Args:
-      words: Its command line.
-      log: The file for what it says.
+      words: The command line.
+      log: The file for its output.
       environment: More variables.
-      before: What the process does first; pickled.
+      before: A function that the process calls first; it is pickled.
     """
     log.touch()
     process = fork(_run, list(words), str(log), dict(environment or {}), before)
@@ -109,8 +109,8 @@ def start_as_users_do(
     log: pathlib.Path,
     environment: Mapping[str, str] | None = None,
 ) -> Program:
-    """The same in a new Python, from its start to its very end."""
-    # conftest.py sets it, and it brings TensorFlow's greetings back.
+    """Runs the script in a new Python interpreter, as users do."""
+    # conftest.py sets it, and it turns TensorFlow's start-up messages on again.
     inherited = {**os.environ}
     inherited.pop("TF_CPP_MIN_LOG_LEVEL", None)
     with log.open("w") as file:
@@ -130,7 +130,7 @@ def start_as_users_do(
 
 
 def places_of_workers(count: int = 2) -> list[dict[str, str]]:
-    """TF_CONFIG of each of some workers on this machine, the chief first."""
+    """Returns the TF_CONFIG of each worker on this machine, the chief first."""
     sockets = [socket.socket() for _ in range(count)]
     for one in sockets:
         one.bind(("localhost", 0))
@@ -146,10 +146,10 @@ def places_of_workers(count: int = 2) -> list[dict[str, str]]:
 
 
 class DiesInRename:
-    """Has a process killed just before it gives a file its name.
+    """Kills a process just before it renames a file to its final name.
 
     Args:
-      ending: How that name ends.
+      ending: The end of the final name.
     """
 
     def __init__(self, ending: str):
@@ -174,7 +174,7 @@ def _run(
     environment: dict[str, str],
     before: Callable[[], None] | None,
 ) -> None:
-    """What the new process does."""
+    """Runs in the new process."""
     from bert_tf import cli
     from bert_tf.jobs import pretraining
 

@@ -219,6 +219,6 @@ def examples(name, labels, count):
 
 
 def endings(n):
-    """Returns four endings of example n of SWAG; the right one is "good"."""
+    """Returns four endings of example n of SWAG; the correct one is "good"."""
     words = ["bad", "odd", "dull", FILLERS[0]]
     return ["good" if number == n % 4 else words[number] for number in range(4)]

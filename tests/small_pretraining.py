@@ -75,7 +75,7 @@ def write_inputs(folder):
 
 
 def arguments(inputs, output_dir, **changes):
-    """A command line; None takes a flag away."""
+    """Returns a command line; None removes a flag."""
     values = {
         **FLAGS,
         "input_file": f"{inputs}/[ab].tfrecord*",

@@ -1,4 +1,4 @@
-"""A release folder with a random model; no test."""
+"""A release folder with a random model. Not a test."""
 
 import keras
 

@@ -1,4 +1,4 @@
-"""Small files in SQuAD's format, whose questions ask for a word of the text.
+"""Small files in SQuAD format, whose questions ask for a word of the text.
 
 Not a test. Some contexts take several windows of the models of the tests.
 """

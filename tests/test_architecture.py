@@ -236,7 +236,7 @@ def test_only_the_command_line_imports_absl_flags():
 FLAG = re.compile(r"(?<!-)--([a-z]|$)")
 # The programs whose whole command lines may be part of a message.
 COMMAND = re.compile(r"(\.py|pip install|docker run)( --\S+)+")
-# Modules whose strings name flags, besides those of help texts.
+# Modules that name flags in strings other than help texts.
 NAMES_FLAGS = {
     **dict.fromkeys(["cli", "command", "completion"], "the command line"),
     "environment": "options of nvidia-smi",
@@ -462,10 +462,10 @@ def test_circles_are_found():
 @pytest.mark.parametrize(
     ("text", "count"),
     [
-        ('f("Give --labels.")', 1),
+        ('f("Pass --labels.")', 1),
         ('f(f"--{name} is 1")', 1),
         ('"""Docs: --labels."""\nf("a--b ---")', 1),
-        ('f("Give `a`. Run x.py --a=1 --b or pip install --c")', 0),
+        ('f("Pass `a`. Run x.py --a=1 --b or pip install --c")', 0),
         ('H = "As --a."\nx = option("Like --labels.")\ny = option(H)', 0),
     ],
 )
@@ -499,7 +499,7 @@ def test_broad_handlers_are_found(handler, broad):
 PRIVATE = {
     "_clip_gradients": "`apply` of an optimizer clips once, over all devices",
     "_flatten_layers": "a `Layer` has no public list of the layers in it",
-    "_get_variable_index": "the place of a variable's slots",
+    "_get_variable_index": "the index of a variable's slots",
     "_kernel": "Keras's `Dense` keeps the kernel there when it is quantized",
     "_maybe_symbolic_build": "replicas with batches of different sizes",
     "_trainable_variables": "the variables that an optimizer was built for",

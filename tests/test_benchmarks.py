@@ -94,8 +94,7 @@ def test_sides_take_turns(comparison, results, tmp_path):
     )
     assert "- ours 1.0, theirs 1.0, third 1.0\n" in text
     for line in (
-        "|  | side | rounds (timed) | MB/s | share of it | bert_tf is times as "
-        "fast |",
+        "|  | side | rounds (timed) | MB/s | % of peak | speed-up of bert_tf |",
         "| short | bert_tf | 2 (2) | 18.0 | 50% |  |",
         "| short | another | 2 (2) | 9.00 | 50% | 2.00 |",
         "| long | a third | 2 (2) | 60.0 | 50% | 3.00 |",
@@ -409,7 +408,7 @@ def test_our_ids_are_the_originals(benchmarks, tmp_path):
 
     sides = {"ours": answers("1", "2"), "huggingface": answers("1", "3")}
     fact = program.compare(text, {**sides, "original": answers("1", "2")})
-    assert fact.endswith("others for 1 lines")
+    assert fact.endswith("differ for 1 lines")
     with pytest.raises(InputError, match="different ids for 1 lines"):
         program.compare(text, {**sides, "original": answers("2", "2")})
 

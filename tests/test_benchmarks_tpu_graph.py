@@ -29,7 +29,7 @@ def tpu_graph(benchmarks):
 
 @pytest.fixture
 def chips(tpu_graph):
-    """A strategy of two chips that are not there."""
+    """A strategy of two simulated chips."""
     return tpu_graph.traceable_strategy(REPLICAS)
 
 
@@ -43,7 +43,7 @@ def make(folder, strategy=None, task=None, **settings):
 
 
 def on_cpus(tpu_graph, strategy, replica_step, batches):
-    """A function from the batches of all chips to what the first one gives."""
+    """Maps the batches of all chips to the results of the first one."""
     run, _ = tpu_graph.replica_function(
         strategy, replica_step, batches.element_spec
     )
@@ -52,7 +52,7 @@ def on_cpus(tpu_graph, strategy, replica_step, batches):
 
 
 def copies(variable) -> list[np.ndarray]:
-    """What each chip has of a variable."""
+    """Returns each chip's copy of a variable."""
     return [value.numpy() for value in variable.value.values]
 
 
@@ -97,7 +97,7 @@ def test_two_chips_train_as_one_device(tpu_graph, chips, tmp_path, settings):
 
 
 class Endless(toy_task.ToyTask):
-    """Some of what it keeps is infinite, or no number."""
+    """Some of its predictions are infinite or NaN."""
 
     def predictions(self, features, outputs):
         kept = super().predictions(features, outputs)

@@ -32,7 +32,7 @@ SCRIPT = """
     def run(config: Config) -> None:
         name = config.input_file
         if name == "bad":
-            raise InputError("The file is bad.\\nName another one.")
+            raise InputError("The file is bad.\\nPass another one.")
         if name.startswith("says "):
             message = name.removeprefix("says ")
             logging.warning(message.replace("%", "%%") + " of %r", "x")
@@ -98,7 +98,7 @@ def test_flags_reach_the_script(launch, capsys, argument, expected):
 @pytest.mark.parametrize(
     ("argument", "status", "message"),
     [
-        ("--input_file=", 2, "--input_file must be given"),
+        ("--input_file=", 2, "--input_file must be passed"),
         ("--do_lower=False", 2, "'do_lower'"),
         ("--input_fil=x", 2, "Did you mean: input_file"),
         ("False", 2, "'False' is not a flag"),
@@ -108,7 +108,7 @@ def test_flags_reach_the_script(launch, capsys, argument, expected):
         (f"--num_steps=-{10**400}", 2, f"at least -{2**63 - 1:,}; got -"),
         ("--dropout=nan", 2, "--dropout must be a finite number; got nan ("),
         ("--dropout=2", 2, "must be at most 1; got 2.0 ("),
-        ("--input_file=bad", 1, "The file is bad. Name another one."),
+        ("--input_file=bad", 1, "The file is bad. Pass another one."),
         ("--input_file=missing", 1, "No such file"),
     ],
 )
@@ -124,7 +124,7 @@ def test_a_mistake_is_reported_in_one_line(
 @pytest.mark.parametrize(
     ("message", "printed"),
     [
-        ("Give `input_file`.", "Give --input_file."),
+        ("Pass `input_file`.", "Pass --input_file."),
         ("`input_file=a b/%s` is `x y`", "--input_file=a b/%s is `x y`"),
         ("`do_lower_case=False`", "--nodo_lower_case"),
         ("`do_lower_case=True`", "--do_lower_case"),
@@ -162,7 +162,7 @@ def test_help_and_bugs(script):
 
 
 def test_a_closed_pipe_ends_help(script):
-    """Of `--help | head`, which reads no more."""
+    """`--help | head` closes the pipe early."""
     for unbuffered in ("", "1"):
         environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
         with subprocess.Popen(

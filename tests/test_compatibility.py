@@ -1,4 +1,4 @@
-"""What a checkpoint does not fit: a script and a class say the same."""
+"""Checkpoints that do not fit: scripts and classes report the same errors."""
 
 import dataclasses
 
@@ -69,14 +69,14 @@ def load(path, labels=LABELS, **options):
 
 
 def refusal(door, *arguments, **options):
-    """Returns what a door says of what it refuses."""
+    """Returns the error of a call that must fail."""
     with pytest.raises(InputError) as caught:
         door(*arguments, **options)
     return str(caught.value).rstrip(".")
 
 
 def warnings_of(caplog, door, *arguments, **options):
-    """Returns what a door warns of, but for what it filled."""
+    """Returns the warnings of a call, except those about filled weights."""
     caplog.clear()
     door(*arguments, **options)
     found = [x.getMessage() for x in caplog.records if x.levelname == "WARNING"]
@@ -140,7 +140,7 @@ def test_the_head_to_start_from(saved, student, caplog, facts, words):
     assert found == warnings_of(caplog, load, path)
     assert len(found) == bool(words)
     for text in found:
-        assert text.startswith("Training a new head, since that of")
+        assert text.startswith("Training a new head: the head of")
         assert text.endswith(words)
     has_head = "output_weights" in start().shapes
     assert has_head == (not words)
@@ -154,7 +154,7 @@ def test_the_head_to_start_from(saved, student, caplog, facts, words):
         (classifier, True, "it has no BiLSTM"),
     ],
 )
-def test_a_bilstm_that_is_not_wanted(saved, caplog, model, wish, words):
+def test_a_different_bilstm_is_reported(saved, caplog, model, wish, words):
     path = saved(model, problem_type="multi_label_classification")
     [text] = warnings_of(caplog, load, path, bilstm_head=wish)
     assert text.endswith(words)
@@ -219,8 +219,8 @@ def doors(student, tmp_path):
         ({"vocab": VOCAB[::-1]}, "has another vocabulary than the model to"),
         ({"do_lower_case": False}, "another casing than the model to train"),
         ({"strip_accents": False}, "another casing than the model to train"),
-        ({"vocab": None}, "needs its bert_config.json and its vocab.txt"),
-        ({"config": None}, "needs its bert_config.json and its vocab.txt"),
+        ({"vocab": None}, "needs its bert_config.json and vocab.txt"),
+        ({"config": None}, "needs its bert_config.json and vocab.txt"),
         (
             {"config": dataclasses.replace(CONFIG, max_position_embeddings=9)},
             "must be at most 9, the max_position_embeddings of the teacher",
@@ -254,7 +254,7 @@ def test_teachers_that_do_not_fit(saved, doors, facts, words):
     ],
     ids=["casing", "labels", "length"],
 )
-def test_what_teachers_need_not_record(saved, student, facts):
+def test_teachers_may_lack_some_records(saved, student, facts):
     student.fit(["good"], ["good"], teacher=saved(**facts), verbose=0)
 
 

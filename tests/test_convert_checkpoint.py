@@ -152,7 +152,7 @@ def test_adds_words(run, tmp_path, to):
     ("argument", "message"),
     [
         ("--input=nowhere", "nowhere: there is no such checkpoint"),
-        ("--input=bare", "Give --bert_config_file"),
+        ("--input=bare", "Pass --bert_config_file"),
         ("--input=cut", "The file is damaged"),
         ("--input=pickle", "a pickle"),
         ("--head=span", "cls/squad/output_weights"),
@@ -170,7 +170,7 @@ def test_an_error_is_one_line_and_nothing_is_written(fail, argument, message):
 
 
 def test_an_empty_folder_name_is_missing(fail):
-    assert "--output_dir must be given" in fail("--output_dir=", status=2)
+    assert "--output_dir must be passed" in fail("--output_dir=", status=2)
 
 
 @pytest.mark.parametrize(

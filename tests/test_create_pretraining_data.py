@@ -102,8 +102,8 @@ def test_flags_are_recorded_in_the_manifest(work, launch, capsys):
         (["--output_file=link/vocab.txt"], "would overwrite the vocabulary"),
         (["--dup_factor=3"], "dupe_factor"),
         (["--runner=spark"], "<local|beam>"),
-        (["--runner=beam", "--num_workers=2"], "give --runner=local"),
-        (["--beam_options=--runner=x"], "give --runner=beam"),
+        (["--runner=beam", "--num_workers=2"], "pass --runner=local"),
+        (["--beam_options=--runner=x"], "pass --runner=beam"),
     ],
 )
 def test_errors_are_one_line(work, launch, capsys, flags, message):

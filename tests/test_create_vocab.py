@@ -90,8 +90,8 @@ def test_decomposed_words_are_warned_of(run, tmp_path, caplog):
         (["--input_file=a.txt", "--vocab_size=59000"], "vocab_size is 59000"),
         (["--input_file=bad.txt", "--vocab_size=53"], "bad.txt:3: byte 0xff"),
         (["--input_file=a.txt", "--errors=ignore"], "strict"),
-        (["--input_file=empty*"], "no words in empty1 and empty2. Name"),
-        (["--input_file=empty*,b*k*"], "empty2, blank3, ... (5 in all). Name"),
+        (["--input_file=empty*"], "no words in empty1 and empty2. Pass"),
+        (["--input_file=empty*,b*k*"], "empty2, blank3, ... (5 in all). Pass"),
         (
             ["--input_file=*.txt", "--output_file=./a.txt"],
             "output ./a.txt would overwrite the text a.txt",

@@ -62,7 +62,7 @@ def test_formats(program, name, data):
         "It is set by a=1, b[2] and c() if x->y is in z_1 or w_2.",
     ],
 )
-def test_what_is_not_prose(program, text):
+def test_paragraphs_that_are_not_prose_are_dropped(program, text):
     assert not program.is_prose(text)
 
 

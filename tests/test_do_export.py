@@ -543,7 +543,7 @@ ONLY_EXPORT = {"data_dir": None, "do_eval": None, "do_predict": None}
         (
             "run_pretraining",
             {"do_export": None, "do_eval": None},
-            "one or several of --do_train, --do_eval, --do_export",
+            "at least one of --do_train, --do_eval, --do_export",
         ),
     ],
 )
@@ -569,7 +569,7 @@ def test_refuses_missing_facts(prepared, capsys, tmp_path):
     given["bert_config_file"] = start / "bert_config.json"
     for do_eval, wanted in ((True, "evaluate and export"), (None, "export")):
         flags = {**given, "init_checkpoint": None, "do_eval": do_eval}
-        message = f"out to {wanted}. Name one by --init_checkpoint"
+        message = f"out to {wanted}. Pass one as --init_checkpoint"
         assert_refused(capsys, message, "run_pretraining", **flags)
     files.remove(files.manifest_path(str(given["input_file"])))
     message = "--do_export needs the casing"

@@ -1,4 +1,4 @@
-"""One behaviour at every door: a script and `fit` train to the same weights."""
+"""A script and `fit` train to the same weights."""
 
 from typing import NamedTuple
 
@@ -26,7 +26,7 @@ SIZES = {
 
 
 class Doors(NamedTuple):
-    """One training, as both doors take it.
+    """One training, as the arguments of a script and of `fit`.
 
     Attributes:
       script: The name of the script.

@@ -1,4 +1,4 @@
-"""`bert_tf.errors`: how error messages are worded."""
+"""`bert_tf.errors`: the wording of error messages."""
 
 import pytest
 

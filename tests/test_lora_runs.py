@@ -151,7 +151,7 @@ def test_options_that_do_not_fit(copy, run, tmp_path, capsys):
     model = fine_tuning_runs.write_model(tmp_path)
     flags = {**model, "init_checkpoint": None}
     error = error_of(capsys, run, tmp_path / "new", **flags)
-    assert "adapters of a pre-trained encoder. Name one with --init" in error
+    assert "adapters of a pre-trained encoder. Pass one as --init" in error
 
 
 @pytest.mark.slow

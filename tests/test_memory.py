@@ -24,7 +24,7 @@ def run(code: str, **variables: str) -> subprocess.CompletedProcess:
     )
 
 
-def test_release_returns_gaps_of_the_heap():
+def test_release_returns_free_memory_to_the_system():
     done = run(
         """
 import re

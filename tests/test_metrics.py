@@ -85,7 +85,7 @@ def test_f1_of_any_class():
     [
         (["accuracy", "bleu"], [1], [1], InputError, "accuracy, f1, .* 'bleu'"),
         (METRICS, [], [], InputError, "at least one example"),
-        (["f1"], [1, 0], [1, 0, 1], ValueError, "2 labels need as many"),
+        (["f1"], [1, 0], [1, 0, 1], ValueError, "2 labels need the same"),
     ],
 )
 def test_invalid_arguments(names, labels, predictions, error, message):

@@ -1,4 +1,4 @@
-"""The notebook runs, and its stored outputs are those of the code."""
+"""The notebook runs, and its stored outputs are what its code prints."""
 
 import re
 
@@ -59,7 +59,7 @@ def test_stored_accuracies(stored):
 
 
 @pytest.mark.slow
-def test_it_runs(stored):
+def test_the_notebook_runs(stored):
     """A shorter run; until training its output is the stored one."""
     notebook = nbformat.from_dict(stored)
     source = "".join(cell.source for cell in code_of(notebook))

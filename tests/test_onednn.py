@@ -20,12 +20,12 @@ def on_x86(monkeypatch):
     monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
 
 
-def test_it_is_on_before_tensorflow_is_imported():
+def test_onednn_is_on_before_tensorflow_is_imported():
     onednn.enable()
     assert os.environ[NAME] == "1"
 
 
-def test_import_of_the_package_turns_it_on():
+def test_importing_the_package_turns_onednn_on():
     """On x86; the platform of this machine decides."""
     code = f"import os, bert_tf; print(os.environ.get({NAME!r}))"
     said = subprocess.check_output([sys.executable, "-c", code], text=True)
@@ -54,7 +54,7 @@ def test_other_cpus_are_left_alone(monkeypatch):
         ("", False),
     ],
 )
-def test_tensorflow_that_came_first(
+def test_a_warning_if_tensorflow_was_imported_first(
     monkeypatch, tmp_path, caplog, flags, is_warned
 ):
     (tmp_path / "cpuinfo").write_text(f"model name : x\n{flags}\n")

@@ -103,7 +103,7 @@ def test_options_are_found_by_their_declaration():
         ({"speed": 2}, "of_another_job", None),
     ],
 )
-def test_options_that_are_given_in_vain(values, other, message):
+def test_options_without_effect_are_errors(values, other, message):
     config = Config(path="x", **values)
     if message is None:
         config.require_effect(other)

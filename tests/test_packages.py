@@ -19,7 +19,7 @@ def test_names_the_extra_with_tensorflow():
         lacking("tensorflow")
 
 
-def test_its_companions_have_its_release_and_no_dependencies():
+def test_companions_match_tensorflows_release_without_dependencies():
     """Their dependency `tensorflow` must not join `tensorflow-tpu`."""
     release = tf.__version__.rpartition(".")[0]
     with pytest.raises(

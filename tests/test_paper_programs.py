@@ -157,7 +157,7 @@ def test_table_6(scripts, inputs, tmp_path, capsys):
     assert line.endswith(f"both have {inputs['input_file']}.")
 
 
-def test_some_rows(scripts, inputs, tmp_path, capsys):
+def test_only_the_chosen_rows_are_run(scripts, inputs, tmp_path, capsys):
     """Other rows stay empty, and nothing is trained for them."""
     scripts.score = lambda script, given: {"eval_f1": 0.5}
     given = {"num_seeds": 1, "rows": "100/0/0,80/10/10", "tasks": ""}
@@ -437,7 +437,9 @@ def test_full_prints_and_runs_nothing(scripts, tmp_path, capsys, name):
         ),
     ],
 )
-def test_mistakes(scripts, inputs, tmp_path, capsys, name, given, expected):
+def test_wrong_flags_are_errors(
+    scripts, inputs, tmp_path, capsys, name, given, expected
+):
     given = {**inputs, "held_out_file": __file__, **given}
     assert launch(name, given, tmp_path) == 1
     assert expected in in_process.the_error(capsys, name)
@@ -540,7 +542,7 @@ def test_folders_of_runs_keep_their_names(runs, text, tmp_path):
     assert chain(runs, changed)[1].label != "model-0a405b11"
 
 
-def test_what_only_finished_runs_need_is_not_done(
+def test_inputs_of_finished_runs_are_not_made_again(
     runs, scripts, text, tmp_path
 ):
     """So results without models suffice to continue on another machine."""
@@ -564,7 +566,7 @@ def test_what_only_finished_runs_need_is_not_done(
     assert here.to_do([tuned, other]) == [vocab, first, second, other]
 
 
-def test_identity_of_files(runs, tmp_path, monkeypatch):
+def test_files_are_identified_by_their_contents(runs, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("a.txt", "b.txt", "ckpt.index", "ckpt.data"):
         pathlib.Path(name).write_text(name)
@@ -581,7 +583,9 @@ def test_identity_of_files(runs, tmp_path, monkeypatch):
     assert names("hf://owner/a") == ["hf://owner/a"]
 
 
-def test_runs_that_need_no_failed_run_are_done(runs, scripts, text, tmp_path):
+def test_runs_that_do_not_depend_on_a_failure_still_run(
+    runs, scripts, text, tmp_path
+):
     vocab, bad = chain(runs, text)
     given = {"init_checkpoint": runs.Made(bad, "release")}
     after = runs.Run("after", "run_ner.py", given)
@@ -727,7 +731,7 @@ def test_claims_are_compared(tables, first, second, expected):
     assert f"| first | 3 | {tables.cell(first)} | 84.4 |  |  |\n" in text
 
 
-def test_wrong_sentences_of_other_paragraphs(tmp_path):
+def test_negatives_can_come_from_other_paragraphs(tmp_path):
     """Wrong sentences are answers' sentences; SQuAD keeps only the latter."""
     asked = {"Who built the castle?": "Mr. Po", "Who saw rain?": "St. Ann"}
     texts = ["Mr. Po built the castle. It fell.", "It is. St. Ann saw rain."]
@@ -784,7 +788,7 @@ def test_wrong_sentences_of_other_paragraphs(tmp_path):
         {"answers": [{"text": "Rain", "answer_start": 0}, {"text": "Rain"}]},
     ],
 )
-def test_no_file_of_squad_1(tmp_path, capsys, change):
+def test_files_that_are_not_squad_1_are_errors(tmp_path, capsys, change):
     """A question has no answer, or not in its paragraph."""
     entry = {"id": "1", "question": "What fell?"} | change
     paragraph = {"context": "Rain.", "qas": [entry]}

@@ -177,7 +177,7 @@ def parsed(program, words):
 @pytest.mark.skipif(
     keras.config.backend() != "tensorflow", reason="reads with TensorFlow"
 )
-def test_data(inputs, tmp_path, capsys):
+def test_data_is_written_as_arrays(inputs, tmp_path, capsys):
     with paper_programs.program("side_by_side") as launched:
         assert launched(flags(inputs, tmp_path, do="data")) == 0
         given = flags(inputs, tmp_path, do="training")
@@ -189,7 +189,7 @@ def test_data(inputs, tmp_path, capsys):
             ({"also": "--jit_compile"}, "--also does not go with"),
             (
                 {"do": "data", "num_seeds": 3},
-                "settings.json has num_seeds 2, not 3. Name ",
+                "settings.json has num_seeds 2, not 3. Choose ",
             ),
             (
                 {"do": "data", "held_out_file": inputs["input_file"]},
@@ -203,7 +203,7 @@ def test_data(inputs, tmp_path, capsys):
         given = flags(inputs, tmp_path, do="data", input_file=other)
         assert launched(given) == 1
         error = capsys.readouterr().err
-        assert "vocab.txt has the vocabulary of another text. Name " in error
+        assert "vocab.txt has the vocabulary of another text. Choose " in error
     with np.load(tmp_path / "out" / "arrays" / "pretraining-8.npz") as found:
         assert found["input_ids"].shape[1:] == (8,)
         assert found["input_ids"].dtype == np.uint8

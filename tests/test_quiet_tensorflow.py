@@ -1,4 +1,4 @@
-"""TensorFlow is there, and has said nothing."""
+"""TensorFlow is imported without start-up messages."""
 
 import os
 import signal
@@ -83,7 +83,7 @@ def test_an_interrupt_while_tensorflow_is_imported_is_one_line(tmp_path):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # Whoever runs the tests may ignore it.
+        # The parent process may ignore the signal.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
         assert process.stdout.readline() == "importing\n"

@@ -137,7 +137,7 @@ def model():
         )
 
 
-def test_pretraining():
+def test_pretraining_works_on_remote_files():
     folder = os.path.dirname(MODEL)
     manager = checkpoints.CheckpointManager(folder)
     assert manager.steps() == [4, 6]
@@ -160,7 +160,7 @@ def fine_tune(script, output_dir, **flags):
     assert open_pretrained(f"{output_dir}/release").vocab
 
 
-def test_sentences(copy):
+def test_classification_works_on_remote_files(copy):
     """One training, then two in its folder, and an export."""
     data = copy(f"{PLACE}/sst-2", sentence_files.write, "sst-2")
     folder = f"{PLACE}/classifier"
@@ -182,7 +182,7 @@ def test_sentences(copy):
     assert not [name for name in names if name.startswith(old)]
 
 
-def test_questions(copy):
+def test_question_answering_works_on_remote_files(copy):
     def write(folder):
         squad_files.write(folder / "train.json", squad_files.questions(9))
         squad_files.write(folder / "dev.json", squad_files.questions(5, 1))
@@ -201,7 +201,7 @@ def test_questions(copy):
     assert {"nbest_predictions.json", "eval_results.txt"} <= contents(folder)
 
 
-def test_entities(copy):
+def test_entity_recognition_works_on_remote_files(copy):
     data, folder = copy(f"{PLACE}/conll", conll_files.write), f"{PLACE}/ner"
     fine_tune("run_ner", folder, data_dir=data, do_predict=True)
     lines = files.read_text(f"{folder}/test_predictions.txt").splitlines()
@@ -209,7 +209,7 @@ def test_entities(copy):
 
 
 @pytest.mark.parametrize("output_format", ["jsonl", "npz", "tfrecord"])
-def test_features(output_format):
+def test_extract_features_works_on_remote_files(output_format):
     texts, path = f"{PLACE}/texts.txt", f"{PLACE}/vectors.{output_format}"
     files.write_text(texts, "ba de\ngo ||| mu\n")
     run(
@@ -224,13 +224,13 @@ def test_features(output_format):
     assert len(files.open_read(path).read()) > 99
 
 
-def test_masked_words(capsys):
+def test_fill_mask_works_on_remote_files(capsys):
     run("fill_mask", init_checkpoint=MODEL, text="ba [MASK] de")
     assert "[MASK] 1:" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("to", ["google", "huggingface", "keras"])
-def test_conversion_there_and_back(to):
+def test_conversion_works_on_remote_files(to):
     there, back = f"{PLACE}/to_{to}", f"{PLACE}/from_{to}"
     run("convert_checkpoint", input=MODEL, output_dir=there, to=to, verify=True)
     run("convert_checkpoint", input=there, output_dir=back, to="google")
@@ -241,7 +241,7 @@ def test_conversion_there_and_back(to):
 
 
 @pytest.mark.parametrize("name", ["attention.html", "attention.png"])
-def test_attention(name):
+def test_visualize_attention_works_on_remote_files(name):
     flags = {"init_checkpoint": MODEL, "output": f"{PLACE}/{name}"}
     run("visualize_attention", text="ba de", **flags)
     assert len(files.open_read(flags["output"]).read()) > 999

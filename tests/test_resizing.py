@@ -82,7 +82,7 @@ def test_unbuilt_models_and_equal_sizes():
         (keras.Sequential, V, "Sequential is not a model"),
     ],
 )
-def test_what_cannot_be_resized(model_class, vocab_size, message):
+def test_invalid_resizes_are_refused(model_class, vocab_size, message):
     model = model_class(CONFIG) if model_class is BertModel else model_class()
     with pytest.raises(InputError, match=message):
         resize_vocabulary(model, vocab_size)

@@ -45,11 +45,11 @@ def says(run, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"status": 2, "task_name": None}, "--task_name must be given"),
+        ({"status": 2, "task_name": None}, "--task_name must be passed"),
         ({"status": 2, "max_seq_lenght": 9}, "Did you mean: max_seq_length"),
-        ({"do_train": None}, "one or several of --do_train, --do_eval"),
+        ({"do_train": None}, "at least one of --do_train, --do_eval"),
         ({"task_name": "rtee"}, "'rtee'. Did you mean 'rte'?"),
-        ({"bert_config_file": None}, "Give --bert_config_file, or an --init_"),
+        ({"bert_config_file": None}, "Pass --bert_config_file, or an --init_"),
         ({"init_checkpoint": "/none/x.ckpt"}, "/none/x.ckpt"),
         ({"max_seq_length": 30}, "--max_seq_length must be at most 29"),
         ({"data_dir": ""}, "--data_dir is required"),
@@ -67,7 +67,7 @@ def says(run, capsys, tmp_path):
         ({"distribution_strategy": "tpu"}, "--tpu_name=local"),
     ],
 )
-def test_flags(says, changes, expected):
+def test_invalid_flags_are_errors(says, changes, expected):
     assert expected in says(**changes)
 
 
@@ -173,7 +173,7 @@ def test_a_folder_of_another_run_is_rejected(says, done, tmp_path):
     qnli = sentence_files.write(tmp_path / "data", "qnli")
     error = says(done, task_name="qnli", data_dir=qnli)
     assert f"{done} holds a run with task " in error
-    assert "or give --overwrite_output_dir" in error
+    assert "or pass --overwrite_output_dir" in error
     (tmp_path / "out").write_text("mine")
     assert "out is a file" in says()
 

@@ -198,7 +198,9 @@ def test_short_texts_are_trained_bit_for_bit_as_without(given, tmp_path):
         ),
     ],
 )
-def test_refused(given, capsys, tmp_path, changes, message):
+def test_invalid_combinations_of_options_are_refused(
+    given, capsys, tmp_path, changes, message
+):
     data = sentence_files.write(tmp_path / "swag", "swag")
     flags = {**given[2], "class_weights": None, **changes}
     if "task_name" in changes:

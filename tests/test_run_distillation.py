@@ -113,7 +113,7 @@ def test_the_share_of_the_teacher(runs, tmp_path, kind):
 
 @pytest.mark.slow
 def test_a_whole_share_ignores_the_labels(run, tmp_path):
-    """The other labels are those of the development set as well."""
+    """The other labels are also the labels of the development set."""
     data = sentence_files.write(tmp_path / "data", "sst-2")
     path = data / "train.tsv"
     other = path.read_text().replace("\t0", "\tx").replace("\t1", "\t0")
@@ -334,4 +334,4 @@ def test_the_teacher_of_a_tagger_must_have_its_labels(runs, tmp_path, capsys):
         functools.partial(fine_tuning_runs.run, *run.args, **run.keywords),
         tmp_path / "out",
     )
-    assert "Name a teacher with the same labels" in found
+    assert "Pass a teacher with the same labels" in found

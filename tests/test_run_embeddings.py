@@ -32,7 +32,7 @@ UNSCORED = {"label_column": None, "max_score": None, "num_train_epochs": 2}
 
 @pytest.fixture(scope="module")
 def data_dir(tmp_path_factory):
-    """Pairs that are similar if they have the same telling word."""
+    """Pairs that are similar if they share a keyword."""
     folder = tmp_path_factory.mktemp("data")
     generator = np.random.default_rng(1)
     for split, count in COUNTS.items():
@@ -186,12 +186,14 @@ def test_training_is_equal_with_any_devices(run, tmp_path, two_devices):
             {**UNSCORED, "gradient_accumulation_steps": 8},
             "each device computes one pair at a time",
         ),
-        ({"task_name": "mrpc"}, "mrpc has no similarities. Give one of sts-b"),
+        ({"task_name": "mrpc"}, "mrpc has no similarities. Pass one of sts-b"),
         ({"bilstm_head": True}, "--bilstm_head"),
         ({"label_column": "label"}, "label"),
     ],
 )
-def test_mistakes(run, tmp_path, capsys, flags, message):
+def test_invalid_flags_and_scores_are_errors(
+    run, tmp_path, capsys, flags, message
+):
     assert message in error_of(capsys, run, tmp_path / "out", **flags)
 
 

@@ -156,7 +156,7 @@ def test_other_names_of_labels_are_logged(done, run, tmp_path, caplog):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"do_train": None}, "one or several of --do_train, --do_eval"),
+        ({"do_train": None}, "at least one of --do_train, --do_eval"),
         ({"data_dir": None}, "Pass --data_dir or --train_file"),
         ({"data_dir": "nowhere"}, "expected one of train.txt"),
         ({"train_file": "none.txt"}, "Cannot read none.txt"),
@@ -174,7 +174,9 @@ def test_other_names_of_labels_are_logged(done, run, tmp_path, caplog):
         ),
     ],
 )
-def test_errors(run, tmp_path, capsys, changes, message):
+def test_invalid_flags_and_files_are_errors(
+    run, tmp_path, capsys, changes, message
+):
     assert message in error_of(capsys, run, tmp_path / "out", **changes)
 
 
@@ -190,7 +192,7 @@ def test_a_folder_of_other_labels_is_not_overwritten(done, run, capsys):
 def start(tmp_path_factory):
     """The release of a classifier, whose encoder is used."""
     folder = tmp_path_factory.mktemp("start") / "release"
-    # Smaller random models hardly tell words apart.
+    # Smaller random models hardly distinguish words.
     changes = {"num_hidden_layers": 2, "hidden_size": 32}
     return fine_tuning_runs.write_release(folder, ("yes", "no"), **changes)
 

@@ -425,14 +425,14 @@ def test_packed_rows_in_two_phases(run, inputs, tmp_path, caplog):
     [
         ({"input_file": "/none/*.tfrecord"}, "'/none/*.tfrecord'"),
         ({"bert_config_file": "/none/config.json"}, "/none/config.json: No"),
-        ({"bert_config_file": None}, "Give --bert_config_file, --model_size,"),
+        ({"bert_config_file": None}, "Pass --bert_config_file, --model_size,"),
         ({"max_seq_lenght": 9}, "Did you mean: max_seq_length"),
         ({"max_seq_length": 14}, "max_position_embeddings"),
         ({"max_seq_length": 12}, "Pass --max_seq_length=11"),
         ({"max_predictions_per_seq": 4}, "Pass --max_predictions_per_seq=3"),
         ({"max_eval_steps": -1}, "--max_eval_steps must be at least 0; got -1"),
-        ({"do_train": None}, "one or several of --do_train, --do_eval"),
-        (EVALUATION, "out to evaluate. Name one by --init"),
+        ({"do_train": None}, "at least one of --do_train, --do_eval"),
+        (EVALUATION, "out to evaluate. Pass one as --init"),
         ({"init_checkpoint": "/none/x.ckpt"}, "no such checkpoint"),
         ({"gradient_accumulation_steps": 4}, "--train_batch_size must be a mu"),
         ({"distribution_strategy": "tpu"}, "--tpu_name=local"),
@@ -452,7 +452,7 @@ def test_packed_rows_in_two_phases(run, inputs, tmp_path, caplog):
     ],
 )
 def test_mistakes_in_flags_and_files(says, tmp_path, changes, expected):
-    """A list stands for a vocabulary, a dict for changes of the config."""
+    """A list is a vocabulary, a dict changes the config."""
     changes, folder = {**changes}, tmp_path / "out"
     if isinstance(changes.get("vocab_file"), list):
         path = tmp_path / "vocab.txt"
@@ -477,14 +477,14 @@ def test_mistakes_in_records(says, inputs, without_labels, tmp_path):
     text = inputs / "vocab.txt"
     for changes, expected in (
         ({"input_file": text}, f"{text} is not a TFRecord file"),
-        ({"input_file": cut}, f"{cut} is cut off within record 16"),
+        ({"input_file": cut}, f"{cut} is truncated in record 16"),
         (
             {"eval_input_file": cut, "do_eval": True},
-            f"{cut} is cut off within record 16",
+            f"{cut} is truncated in record 16",
         ),
         (
             {"eval_input_file": cut, "eval_steps": 3},
-            f"{cut} is cut off within record 16",
+            f"{cut} is truncated in record 16",
         ),
         ({"input_file": without_labels}, "next_sentence_labels"),
         ({"input_file": made}, f"{made} was made with --nonext_sentence."),

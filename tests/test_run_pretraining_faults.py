@@ -80,7 +80,7 @@ def stopped_at(program):
 
 
 def start_workers(inputs, output_dir, logs, *workers, **changes):
-    """Starts a process per worker, which is a dict of its own flags."""
+    """Starts a process for each worker, which is a dict of its flags."""
     places = [None]
     if len(workers) > 1:
         places = programs.places_of_workers(len(workers))
@@ -204,7 +204,7 @@ def test_the_chief_is_killed_while_it_saves(start, undisturbed, out, fault):
     assert checkpoint_files(out) == files_of(39, 40)
     fault(
         "the chief of two workers killed while it saves step 15",
-        "step 12 stays the newest; the other worker ends with status 1 and "
+        "step 12 remains the newest; the other worker ends with status 1 and "
         "the line above; the incomplete files "
         f"{aside.name.partition('.tmp')[0]}.* are deleted when the run resumes",
         difference(out, undisturbed[2]),
@@ -289,7 +289,7 @@ def test_one_replica_of_two_has_a_nan(
     assert ends(start({}, {}, data=data)) == [0, 0]
     fault(
         "NaN in a record that one of two replicas reads",
-        f"both end with status 1 and the checkpoint before stays: "
+        f"both end with status 1; the previous checkpoint is kept: "
         f"{quoted(line)}",
         difference(out, undisturbed[2]),
     )
@@ -387,7 +387,7 @@ def test_a_damaged_newest_checkpoint(
     line = line.replace(str(out), "OUTPUT_DIR")
     fault(
         f"the newest checkpoint's data {what}",
-        f"resumes from the checkpoint before it: `{line}`",
+        f"resumes from the previous checkpoint: `{line}`",
         difference(out, done, "model.ckpt-6"),
     )
 
@@ -415,7 +415,7 @@ def test_a_record_is_cut_off(launch, inputs, tmp_path, capsys, caplog, fault):
 
     run("refused", status=1)
     line = in_process.the_error(capsys, "run_pretraining")
-    assert f"{path} is cut off within record 4 (from 0)" in line
+    assert f"{path} is truncated in record 4 (from 0)" in line
     assert "pass --skip_corrupt_records" in line
 
     whole = run("whole", skip_corrupt_records=True)
@@ -428,10 +428,10 @@ def test_a_record_is_cut_off(launch, inputs, tmp_path, capsys, caplog, fault):
     resumed = run("resumed", skip_corrupt_records=True)
     assert (resumed / "eval_results.txt").read_text() == results
     fault(
-        "the third of eight files of records cut off",
+        "the third of eight record files truncated",
         f"ends with status 1: {quoted(line, FOLDER=shards)}. With "
         "--skip_corrupt_records it continues, and the results contain "
-        "`skipped_records = 1`; the difference is that between an interrupted "
-        "and an uninterrupted run with this flag",
+        "`skipped_records = 1`; the difference is between an interrupted and "
+        "an uninterrupted run, both with this flag",
         difference(resumed, whole, "model.ckpt-6"),
     )

@@ -181,7 +181,7 @@ def test_a_model_of_squad_2_0_answers_squad_1_1(done, run, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"do_train": None}, "one or several of --do_train, --do_eval"),
+        ({"do_train": None}, "at least one of --do_train, --do_eval"),
         ({"train_file": None}, "--train_file is required"),
         ({"save_best": "f1", "predict_file": None}, "--predict_file is requ"),
         ({"train_file": "none.json"}, "none.json"),
@@ -194,7 +194,9 @@ def test_a_model_of_squad_2_0_answers_squad_1_1(done, run, tmp_path):
         ({"save_best": "accuracy"}, "must be one of eval_f1 or eval_exact"),
     ],
 )
-def test_errors(run, tmp_path, capsys, changes, message):
+def test_invalid_flags_and_files_are_errors(
+    run, tmp_path, capsys, changes, message
+):
     assert message in error_of(capsys, run, tmp_path / "out", **changes)
 
 

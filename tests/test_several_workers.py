@@ -1,8 +1,7 @@
 """Scripts on two workers or hosts give the results of one device.
 
 Workers are processes, as users start them; one device is this process.
-`benchmarks/equality.py` compares longer trainings, for
-docs/reports/equalities.md.
+`benchmarks/equality.py` compares longer runs, for docs/reports/equalities.md.
 """
 
 import in_process

@@ -92,7 +92,7 @@ def test_a_handler_of_sigterm_that_tensorflow_replaced_is_installed_again():
     signals.reinstall_sigterm()
     signal.raise_signal(signal.SIGTERM)
     assert received == [signal.SIGTERM]
-    # Under nohup it is ignored, and stays so.
+    # Under nohup the signal is ignored and stays ignored.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     replace(int(signal.SIGTERM), noted)
     signals.reinstall_sigterm()

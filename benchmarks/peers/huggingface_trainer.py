@@ -26,8 +26,8 @@ from transformers import (
     TrainingArguments,
 )
 
-# Of SQuAD, as in run_squad.py. In run_qa the stride is the number of tokens
-# that a window shares with the next; there it is the distance of their starts.
+# SQuAD's lengths, as in run_squad.py. In run_qa the stride is the overlap of
+# two windows; in run_squad.py it is the distance between their starts.
 STRIDE, NUM_BEST, MAX_ANSWER_LENGTH = 128, 20, 30
 
 
@@ -190,7 +190,7 @@ def encode(questions, tokenizer, setup):
 
 
 def windows_of(encoded):
-    """Returns what the model gets, as dicts of lists."""
+    """Returns the inputs of the model, as dicts of lists."""
     others = ("overflow_to_sample_mapping", "offset_mapping")
     columns = {k: v for k, v in encoded.items() if k not in others}
     rows = zip(*columns.values(), strict=True)
@@ -198,7 +198,7 @@ def windows_of(encoded):
 
 
 def positions(encoded, number, question):
-    """Returns the first and last token of the answer, or twice [CLS]."""
+    """Returns the first and last token of the answer, or [CLS] for both."""
     for answer in question["answers"][:1]:
         start = answer["answer_start"]
         last = start + len(answer["text"]) - 1

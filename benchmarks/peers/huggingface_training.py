@@ -23,7 +23,7 @@ def make(setup):
     if device == "cuda" and not torch.cuda.is_available():
         raise SystemExit(
             f"error: torch {torch.__version__} cannot use the GPU; remove "
-            f"{sys.prefix} and install another one"
+            f"{sys.prefix} and install a torch that can"
         )
     torch.manual_seed(0)
     config = BertConfig(**setup["config"], attn_implementation="sdpa")

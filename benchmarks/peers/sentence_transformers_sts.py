@@ -1,4 +1,4 @@
-"""Trains vectors of texts on STS-B with sentence-transformers.
+"""Trains sentence embeddings on STS-B with sentence-transformers.
 
     python -m venv /tmp/st
     /tmp/st/bin/pip install torch sentence-transformers datasets accelerate
@@ -6,7 +6,7 @@
         --data_dir=../shared/data/glue/STS-B --init_checkpoint=MODEL --seed=1
 
 Prints one JSON object: Spearman's correlation on dev.tsv before and after the
-training, times 100, and the seconds of the training. The recipe is that of
+training, times 100, and the seconds of the training. The recipe is the same as
 run_embeddings.py with --adam_bias_correction.
 """
 

@@ -1,4 +1,4 @@
-"""What the sides of a benchmark share: requests and replies, timing, batches.
+"""Shared by the sides of a benchmark: requests and replies, timing, batches.
 
 A side gets its setup as JSON on the command line. It first writes a line of
 JSON with the versions of its packages, then answers each line of JSON that it
@@ -24,7 +24,7 @@ def serve(
     """Replies to the requests on standard input.
 
     Args:
-      start: From the setup, to a function from a request to the reply.
+      start: Maps the setup to a function from a request to the reply.
         "request_cpu_seconds" is added to the reply: the CPU time of the whole
         request, including work that is not timed.
       packages: The packages whose versions are reported.
@@ -53,7 +53,7 @@ def serve(
 def repeat(
     work: Callable[[], Any], least_seconds: float, least_times: int = 1
 ) -> tuple[dict[str, float], Any]:
-    """Does the work until a time is over, and at least a number of times.
+    """Repeats the work for a time, and at least a number of times.
 
     Returns:
       The number of "times" and their "seconds" and "cpu_seconds", and what
@@ -81,9 +81,9 @@ def serve_training(
 ) -> None:
     """Runs the steps of the setup on request.
 
-    Beside the times the reply has "peak_flops", what large products of
-    matrices reach just before the steps, and the "share" of it that the
-    products of the model reach.
+    Besides the times, the reply has "peak_flops", the speed of large matrix
+    products just before the steps, and "share", the fraction of it that the
+    model's matrix products reach.
     """
 
     def start(setup: Mapping[str, Any]) -> Callable[[Any], dict]:

@@ -2,9 +2,9 @@
 
 A request names a file, how long it is tokenized, again and again, and whether
 the ids are returned. Reading the file is not timed, unless the request has
-"once": then each time has a new tokenizer and reads the file. With "num_lines",
-so many lines are one list. `tokenizers` needs the packages of huggingface.txt,
-the original's those of tf-models-official.txt.
+"once": then each pass makes a new tokenizer and reads the file. With
+"num_lines", this number of lines is passed as one list. `tokenizers` needs the
+packages of huggingface.txt, the original's are in tf-models-official.txt.
 """
 
 import array

@@ -1,6 +1,6 @@
 """Attention as an HTML page and as a picture.
 
-Shapes: L layers, N heads, S tokens, W words. Attention weights are those of
+Shapes: L layers, N heads, S tokens, W words. Attention weights come from
 `BertModel(output_attentions=True)` for one sequence.
 """
 
@@ -67,8 +67,8 @@ class AttentionMaps:
     """The attention weights of a model, by its name, for a passage.
 
     Attributes:
-      weights: Floats [L, N, S, S]: how much the token of the third axis
-        attends to that of the fourth; sums to 1 over the latter.
+      weights: Floats [L, N, S, S]: how much the token on the third axis attends
+        to the token on the fourth; sums to 1 over the fourth.
     """
 
     passage: Passage
@@ -129,15 +129,15 @@ def read_passage(
 
 
 def join_pieces(weights: np.ndarray, words: Iterable[Word]) -> np.ndarray:
-    """Returns attention between words, [..., W, W], from that between pieces.
+    """Maps attention between tokens to attention between words, [..., W, W].
 
-    Attention to a word is the sum over its pieces, attention from a word the
-    mean over them, so that rows still sum to 1. Source: Clark et al. 2019,
-    "What Does BERT Look At?", section 4.1.
+    Attention to a word is the sum over its tokens, and attention from a word
+    the mean over them, so rows still sum to 1. Source: Clark et al. 2019, "What
+    Does BERT Look At?", section 4.1.
 
     Args:
       weights: Floats [..., S, S].
-      words: The words of the S pieces.
+      words: The words of the S tokens.
     """
     spans = [(word.first, word.end) for word in words]
     firsts, ends = map(list, zip(*spans, strict=True))
@@ -221,7 +221,7 @@ def _words(tokens: Iterable[Token]) -> list[list[Token]]:
 def _tokens_by_word(
     tokens_of_words: list[list[Token]], text: str, place: int, segment: int
 ) -> Iterator[tuple[Word, list[Token]]]:
-    """Yields the words of a text, the first piece of which is at `place`."""
+    """Yields the words of a text; its first token is at position `place`."""
     last = 0
     for tokens in tokens_of_words:
         start, end = tokens[0].start, tokens[-1].end
@@ -453,7 +453,7 @@ def _draw_head(weights: np.ndarray, words: list[Word]) -> "Figure":
     figure = _figure(size + 1.4, size + 1.7)
     axes = figure.add_subplot()
     _show(axes, weights, words)
-    # Before the labels are set, which would appear on the other side.
+    # This must precede the labels, or they would be on the other side.
     axes.tick_params(top=True, labeltop=True, bottom=False, labelbottom=False)
     axes.tick_params(length=0, pad=3)
     points = float(np.clip(cell * 36, 4.5, 10))

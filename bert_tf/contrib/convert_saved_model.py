@@ -113,7 +113,7 @@ def _acceptable_difference(
     expected: Measured,
     measured: Measured,
 ) -> Difference:
-    """Returns the difference of a model from the export, if acceptable.
+    """Returns how much a model differs from the export, if acceptable.
 
     A float32 model differs by rounding only. An int8 model has finite outputs.
     """
@@ -123,8 +123,8 @@ def _acceptable_difference(
         return off
     raise InputError(
         f"{config.output_dir} was not written: {name} differs from "
-        f"{config.export_dir} by {off.largest:.1e} in {off.output}, with "
-        f"{off.changed:.1%} other answers; the tolerance is "
+        f"{config.export_dir} by {off.largest:.1e} in {off.output}, and "
+        f"{off.changed:.1%} of its answers differ; the tolerance is "
         f"{runtimes.TOLERANCE:g}."
     )
 
@@ -162,8 +162,8 @@ def _score_classes(
     if exported.card["encoding"].get("doc_stride") is not None:
         raise in_file(
             exported.path,
-            "`eval_file` does not support classifiers of windows "
-            "(`doc_stride`). Leave it out.",
+            "`eval_file` does not support classifiers with `doc_stride`. Leave "
+            "it out.",
         )
     data_set = _data_set(config, exported, problem)
     examples = held_out.read_as(data_set, config.eval_file)
@@ -195,7 +195,7 @@ def _data_set(
         raise InputError(
             f"`task_name={data_set.name}` is {data_set.problem} with "
             f"{len(data_set.labels)} labels, but the export is {problem} with "
-            f"{count}. Give the task that the model was trained on."
+            f"{count}. Pass the task that the model was trained on."
         )
     return data_set.with_labels(
         labels, allow_mapping=config.allow_label_mapping

@@ -1,4 +1,4 @@
-"""Exports, opened again from their signatures, assets and model card."""
+"""Opens exports: their signatures, assets and model cards."""
 
 import itertools
 import os
@@ -45,7 +45,7 @@ _ENCODING: dict[str, tuple[str, type | tuple[type, ...]]] = {
     "do_lower_case": ("true or false", bool),
     "strip_accents": ("true, false or null", (bool, type(None))),
 }
-# An output of the signature `tokens` that no other kind of model has.
+# For each kind of model, an output of `tokens` that only this kind has.
 _OUTPUTS = {
     "multi-label classifier": "is_present",
     "regression": "score",
@@ -164,7 +164,7 @@ class Exported:
         counts = [outputs[name] for name in outputs if name.startswith("num_")]
         if not counts:
             return rows
-        # Rows of padding follow those of a text.
+        # Rows of padding follow the rows of a text.
         [num_rows] = counts
         most = rows["input_ids"].shape[1]
         is_row = np.arange(most) < num_rows.numpy()[:, np.newaxis]  # [B, R]
@@ -204,9 +204,7 @@ def open_export(export_dir: str) -> Exported:
             path, f"the SavedModel cannot be loaded: {reason}"
         ) from error
     if wrong:
-        raise in_file(
-            card_path, f"{wrong} than this card says. Export the model again."
-        )
+        raise in_file(card_path, f"{wrong}. Export the model again.")
     return exported
 
 
@@ -228,7 +226,7 @@ def _require_values(
 
 
 def _mismatch(exported: Exported) -> str | None:
-    """Returns in what the card is of another export, or None."""
+    """Returns how the card contradicts its export, or None."""
     card, weights = exported.card, exported.model.weights
     for name, path in CHECKED.items():
         # Exports of earlier versions have no checksum of their vocabulary.
@@ -236,20 +234,20 @@ def _mismatch(exported: Exported) -> str | None:
         if checksum and checksum != files.checksum(
             os.path.join(exported.path, path)
         ):
-            return f"{path} has another checksum"
+            return f"{path} does not have the checksum in this card"
     words = weights["bert/embeddings/word_embeddings"].shape[0]
     if not 0 < card["vocab_size"] <= words:
-        return f"the model has other words ({words:,})"
+        return f"vocab_size does not fit the model's {words:,} words"
     longest = weights["bert/embeddings/position_embeddings"].shape[0]
     if not 0 < card["encoding"]["max_seq_length"] <= longest:
-        return f"the model has other positions ({longest:,})"
+        return f"max_seq_length does not fit the model's {longest:,} positions"
     if _OUTPUTS.get(card["kind"], "") not in {"", *exported.numbers}:
-        return "the model is of another kind"
+        return "the kind does not fit the model's outputs"
     if card["labels"]:
         lines = files.read_text(os.path.join(exported.path, _LABELS))
         # An empty name is stored as a space.
         if lines.splitlines() != [label or " " for label in card["labels"]]:
-            return f"{_LABELS} has other labels"
+            return f"the labels differ from {_LABELS}"
     return None
 
 

@@ -1,8 +1,8 @@
 """Scores of exported models on labelled files.
 
-The metrics are those of `run_classifier.py`, `run_ner.py` and `run_squad.py`.
-The model is a function from features to outputs: the signature `tokens` of an
-export.
+The metrics are the same as in `run_classifier.py`, `run_ner.py` and
+`run_squad.py`. The model is a function from features to outputs: the signature
+`tokens` of an export.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ from bert_tf.tasks.examples import Example
 from bert_tf.tasks.question_answering import best_indexes
 from bert_tf.tasks.questions import Question, SpanEncoding
 
-# A model: from features, int32 [n, ..., S], to its outputs for each row.
+# Maps features, int32 [n, ..., S], to the outputs of a model for each row.
 Ask = Callable[[Mapping[str, np.ndarray]], Mapping[str, np.ndarray]]
 Score = Callable[[Ask], dict[str, float]]
 

@@ -25,7 +25,7 @@ from bert_tf.contrib.exported import Arrays, Exported, join_rows
 from bert_tf.errors import in_file
 from bert_tf.serving import export, readme
 
-# From a batch of `Exported.token_inputs` to `Exported.numbers`.
+# Maps a batch of `Exported.token_inputs` to `Exported.numbers`.
 Run = Callable[[Mapping[str, np.ndarray]], Arrays]
 
 # Supported by ONNX Runtime 1.14 (2023) and newer.
@@ -36,7 +36,7 @@ _LOGGERS = ("tensorflow", "tf2onnx", "root")
 
 _LOOPS = {"While", "StatelessWhile"}
 
-# Both formats have 31-bit sizes.
+# Both formats store sizes in 31 bits.
 _MOST_BYTES = 1 << 31
 
 
@@ -81,7 +81,7 @@ def require_convertible(exported: Exported) -> None:
         )
 
 
-# Silences what converters log for their developers.
+# Silences messages of converters for their developers.
 _quiet = functools.partial(export.at_least, logging.ERROR, *_LOGGERS)
 
 
@@ -103,9 +103,10 @@ def _to_onnx(exported: Exported) -> bytes:
 def _hide_sizes_of_one(graph: Any, nodes: list) -> list:
     """Hides from tf2onnx which sizes of transposed tensors are 1.
 
-    It turns a transpose that only moves an axis of size 1, as that of a single
-    attention head, into a reshape, and merges it with the next reshape. In
-    this one a 0 means "as in the input", whose axes are then in another order.
+    It turns a transpose that only moves an axis of size 1, such as a single
+    attention head, into a reshape, and merges it with the next reshape. There a
+    0 means "as in the input", but the input's axes are then in a different
+    order.
     """
     for node in nodes:
         if node.type == "Transpose" and graph.get_shape(node.input[0]):
@@ -118,8 +119,8 @@ def _hide_sizes_of_one(graph: Any, nodes: list) -> list:
 def _erfc_in_onnx(graph: Any, node: Any, name: str, arguments: list) -> None:
     """Converts erfc(x), which the erf GELU uses, to 1 - erf(x).
 
-    For large x, erfc(x) becomes a rounding error of 1; the error of GELU is not
-    larger than that.
+    For large x, this has the absolute rounding error of numbers near 1. The
+    error of GELU is not larger.
     """
     del arguments
     node.type = "Erf"
@@ -141,7 +142,7 @@ def _to_onnx_int8(exported: Exported, content: bytes) -> bytes:
             onnx.load_from_string(content),
             path,
             weight_type=quantization.QuantType.QInt8,
-            # Half of the error of one scale for all columns.
+            # Halves the error compared with one scale for all columns.
             per_channel=True,
         )
         return pathlib.Path(path).read_bytes()
@@ -260,7 +261,8 @@ RUNTIMES = {
 # The tolerance of a float32 model: absolute for outputs up to 1, relative to
 # the largest value for larger ones, such as logits.
 TOLERANCE = 1e-4
-# The share of classes or tags that may change, if two are equally likely.
+# The share of classes or tags that may change because two are about equally
+# likely.
 MOST_CHANGED = 1e-3
 
 _ROWS_AT_A_TIME = 32
@@ -287,8 +289,8 @@ class Difference(NamedTuple):
       relative: The same, divided by the largest value of an output if that is
         above 1.
       output: The output with the largest `relative`.
-      changed: The share of integers and booleans that differ, of the output
-        with most of them.
+      changed: The largest share of integers or booleans of an output that
+        differ.
     """
 
     largest: float
@@ -455,8 +457,8 @@ class ComparisonRow(NamedTuple):
 def table(rows: Sequence[ComparisonRow]) -> str:
     """Returns a Markdown table of sizes, differences and scores.
 
-    The first row is the export; the scores of the others have the difference
-    from its scores in parentheses.
+    The first row is the export. In the others, scores are followed by their
+    differences from the export's, in parentheses.
     """
     first = rows[0]
     cells = [["file", "MB", "largest difference", *first.scores]]
@@ -525,7 +527,8 @@ After `pip install {package} numpy`, run this program here:
 |---|---|
 | {inputs} | {outputs} |
 
-The first None is the number of rows, at least 1, another None the longest row.
+In shapes, the first None is the number of rows, at least 1; a second None is
+the length of the longest row.
 If there is a `labels.txt`, classes and tags are numbered by its lines, from 0.
 
 The input is `[CLS] text [SEP]`, or `[CLS] first [SEP] second [SEP]`. Ids are

@@ -132,7 +132,7 @@ def _options_error(options: str, reason: str) -> InputError:
 
 
 def _runner_name(wish: str | None, runners: list[str]) -> str:
-    """Returns the runner's name as Beam spells it; a custom one as given."""
+    """Returns the runner's name as Beam spells it; keeps custom names."""
     name = wish or _DIRECT_RUNNER
     if "." in name:
         return name

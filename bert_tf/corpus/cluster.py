@@ -11,7 +11,7 @@
 4. `InstanceTable` numbers all instances. `assign_chunks` shuffles them and
    `write_chunk` writes the records of each chunk.
 
-The records are the same as those of `creation`, byte for byte.
+The records equal `creation`'s, byte for byte.
 """
 
 import collections
@@ -88,7 +88,7 @@ class SectionTable:
         """Builds the table from what the readers of the text found.
 
         Args:
-          entries: The `entry_of` each section, in any order.
+          entries: The results of `entry_of`, one per section, in any order.
           reports: The reports of all tasks, in any order.
         """
         table = np.unique(np.array(rows := list(entries), ENTRY))
@@ -138,7 +138,7 @@ class SectionTable:
         return int(np.searchsorted(self.entries["task"], task)) + number
 
     def section(self, index: int, section: TextSection) -> Section:
-        """Returns a section with its place among all documents."""
+        """Returns a section with its position among all documents."""
         return Section(
             section.corpus,
             int(self.first_document[index]),
@@ -169,7 +169,7 @@ class SectionTable:
         points: np.ndarray,
         size: int,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Returns where in a section segments begin and their pieces end.
+        """Returns the sentences at which segments begin and their pieces end.
 
         Args:
           documents: As for `find`, which gives `index` for all of them.
@@ -202,9 +202,9 @@ def _num_copies(documents: np.ndarray, fractions: np.ndarray) -> np.ndarray:
 
     All documents get equally many requests, short or long, so a section of
     many short documents gets more than a section of few. With these copies no
-    worker gets more than an average section, and there are fewer than twice as
-    many copies as sections. `fractions` is how much of its first document each
-    section has.
+    worker gets more requests than an average section, and there are fewer than
+    twice as many copies as sections. `fractions` [n] says how much of its first
+    document each section has.
     """
     load = documents - 1 + fractions
     return np.ceil(load / load.sum() * len(load)).astype(np.int64)
@@ -435,7 +435,7 @@ class InstanceTable:
 
         Args:
           chunk_size: The largest number of instances of a chunk.
-          counts: The number of each section and how many instances it has.
+          counts: Pairs of a section's number and its number of instances.
         """
         if table.error:
             return cls(np.zeros(0, np.int64), None, table.error)
@@ -475,7 +475,7 @@ def write_chunk(
     folder: str,
     table: InstanceTable,
 ) -> tuple[int, tuple[int, WrittenChunk]]:
-    """Masks the instances of a chunk and writes them to a file of their own.
+    """Masks the instances of a chunk and writes them to a temporary file.
 
     Args:
       assigned: The first rank of the chunk, and its instances.
@@ -502,7 +502,7 @@ def write_chunk(
 
 
 def _rows_of(wanted: np.ndarray, indexes: np.ndarray) -> np.ndarray:
-    """Returns where in `indexes` each of the same numbers in `wanted` is."""
+    """Returns the position in `indexes` of each number in `wanted`."""
     order = np.argsort(indexes)
     is_wanted = np.isin(indexes, wanted)
     require_once(len(indexes), len(np.unique(indexes[is_wanted])), len(wanted))

@@ -170,8 +170,8 @@ class OutputPlan:
     def __post_init__(self) -> None:
         if self.total < len(self.paths):
             raise InputError(
-                f"The text gives only {self.total} instances for "
-                f"{len(self.paths)} files. Name fewer files in `output_file`."
+                f"The text yields only {self.total} instances for "
+                f"{len(self.paths)} files. Pass fewer files in `output_file`."
             )
 
     def chunks(self) -> Iterator[Chunk]:
@@ -344,7 +344,7 @@ def create(
 
 @contextlib.contextmanager
 def _scratch_folder(output: str) -> Iterator[str]:
-    """Makes a temporary folder; removes those of killed runs.
+    """Makes a temporary folder; removes leftovers of killed runs.
 
     It is next to the output, on the same disk, unless the output is remote.
     """
@@ -478,10 +478,10 @@ def token_counts(
 
 
 def check_text(config: CreationConfig, counts: Mapping[str, int]) -> None:
-    """Raises InputError if a text gives no instances."""
+    """Raises InputError if a text yields no instances."""
     if not counts["sentences"]:
         raise InputError(
-            f"`input_file={config.input_file}` has only blank lines. Name "
+            f"`input_file={config.input_file}` has only blank lines. Pass "
             "files with text."
         )
     if not config.next_sentence:
@@ -540,7 +540,7 @@ def check_instances(config: CreationConfig, counts: Mapping[str, int]) -> None:
 
 
 def vocabulary_entry(config: CreationConfig) -> dict[str, Any]:
-    """Returns the manifest's entry of the vocabulary, which it checks."""
+    """Checks the vocabulary and returns its entry in the manifest."""
     size = len(load_vocabulary(config).tokenizer.vocab)
     with files.open_read(config.vocab_file) as file:
         checksum = hashlib.sha256(file.read()).hexdigest()
@@ -555,7 +555,7 @@ def write_manifest(
     shards: Sequence[dict[str, Any]],
     counts: Mapping[str, int],
 ) -> dict[str, Any]:
-    """Checks the counts and writes the manifest, which it returns.
+    """Checks the counts; writes and returns the manifest.
 
     Args:
       vocabulary: The `vocabulary_entry`.

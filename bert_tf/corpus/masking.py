@@ -18,7 +18,7 @@ _ORDER, _FATE, _REPLACEMENT = range(3)
 
 @dataclasses.dataclass(frozen=True)
 class MaskingVocabulary:
-    """What masking needs to know about a vocabulary of V tokens.
+    """Vocabulary data for masking; V is the number of tokens.
 
     Random replacements are drawn from `replaceable_ids` [r]: all but [PAD],
     [unused7] and the like.
@@ -53,10 +53,10 @@ def mask(
     """Masks a batch (BERT paper, section 3.1, task 1).
 
     Follows the original's create_masked_lm_predictions, with two deliberate
-    differences: whether a word becomes [MASK], becomes random or stays is
-    decided once for all its tokens, and a random replacement is never a special
-    or unused token. A word of k tokens is replaced by k independent random
-    tokens, which keeps the length.
+    differences: there is one decision per word (mask, replace or keep) instead
+    of one per token, and a random replacement is never a special or unused
+    token. A word of k tokens is replaced by k independent random tokens, which
+    keeps the length.
 
     Words are recognized by "##" alone: in Chinese, each character is a separate
     word.
@@ -72,7 +72,7 @@ def mask(
       input_ids: int32 [n, L].
       input_mask: bool [n, L], False for padding.
       config: The options of masking, such as `masked_lm_prob`.
-      keys: uint64 [n], of `randomness`.
+      keys: uint64 [n], from `randomness.keys`.
     """
     candidates = input_mask & ~np.isin(input_ids, vocabulary.special_ids)
     words = _word_numbers(
@@ -149,7 +149,7 @@ def _choose_words(
     A word that is longer than what is left of the quota is skipped.
 
     Returns:
-      bool [n, L], whether the word with number l was taken.
+      bool [n, L], True where the word with number l was chosen.
     """
     num_rows, length = words.shape
     rows = np.arange(num_rows)

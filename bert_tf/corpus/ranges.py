@@ -79,7 +79,7 @@ def plan_tasks(paths: Sequence[str], text_bytes: int) -> Iterator[ReadingTask]:
     pending: list[TextRange] = []
     size = 0
     for path in paths:
-        # A gzip file, whose size is unknown, is a task of its own.
+        # A gzip file, whose size is unknown, is a separate task.
         file_bytes = size_of(path) or text_bytes
         count = max(round(file_bytes / text_bytes), 1)
         starts = [file_bytes * number // count for number in range(count)]

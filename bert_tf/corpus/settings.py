@@ -65,8 +65,8 @@ class CreationConfig(Options):
         default=None,
     )
     do_whole_word_mask: bool = option(
-        "Whether to mask all pieces of a word or none. Pieces are joined to "
-        "words by their ##, so this has no effect on Chinese.",
+        "Whether to mask all tokens of a word or none. Words are recognized by "
+        "##, so this has no effect on Chinese.",
         default=False,
     )
     max_seq_length: int = option(
@@ -114,7 +114,7 @@ class CreationConfig(Options):
         "Fraction of the masked tokens that become a random word.", default=0.1
     )
     keep_share: float = option(
-        "Fraction of the masked tokens that stay as they are.", default=0.1
+        "Fraction of the masked tokens that are left unchanged.", default=0.1
     )
     errors: str = option(
         "What to do about bytes that are not UTF-8. strict: stop with an "
@@ -145,7 +145,7 @@ class CreationConfig(Options):
 
     @property
     def max_text_tokens(self) -> int:
-        """The largest number of tokens of an instance but [CLS] and [SEP]."""
+        """The largest number of tokens of an instance, without special ones."""
         return self.max_seq_length - (3 if self.next_sentence else 2)
 
     def seed(self, purpose: int) -> tuple[int, int]:
@@ -188,7 +188,8 @@ class CreationConfig(Options):
         if special:
             raise InputError(
                 f"`output_file` must name files; {special} is a device or a "
-                "pipe, which cannot have a manifest next to it. Name a file."
+                "pipe, which cannot have a manifest next to it. Pass the name "
+                "of a file."
             )
         files.check_outputs(
             {"output": paths, "manifest": [files.manifest_path(paths[0])]},

@@ -153,7 +153,8 @@ def _document(line: str, field: str, position: _LinePosition) -> str:
         fault = f"expected a field {field!r}, found an empty object"
     raise in_file(
         position.block.path,
-        f"{fault}. Name the field that holds the text with `jsonl_field`.",
+        f"{fault}. Pass the name of the field that holds the text as "
+        "`jsonl_field`.",
         position.line,
     )
 
@@ -286,7 +287,7 @@ class Corpus:
 
 @dataclasses.dataclass(frozen=True)
 class Pieces:
-    """Short documents and pieces of long ones; each is cut on its own.
+    """Short documents and pieces of long ones; each is cut separately.
 
     A document of fewer than 2 * `size` sentences is one piece. A longer one is
     divided after every `size` sentences; the last piece also gets the rest.

@@ -201,7 +201,7 @@ def _epoch_order(num_rows: int, seed: int, epoch: int) -> np.ndarray:
 def _similar_rows(
     plan: np.ndarray, lengths: np.ndarray, seed: int, start: int = 0
 ) -> np.ndarray:
-    """Exchanges the rows of near batches, such that a batch has similar ones.
+    """Swaps rows of nearby batches, so that a batch has similar lengths.
 
     Args:
       plan: The rows of batches in random order, integers [batches, b].
@@ -245,7 +245,7 @@ def evaluation_plan(
         has a multiple of this.
       num_shards: The number of readers that share the rows of each batch.
       is_filled: Whether the last batch is as large as others of its length, so
-        that it has no shape of its own.
+        that its shape is not an additional one.
     """
     order = np.argsort(-lengths, kind="stable").astype(np.int32)
     batches, batch_lengths = [], []

@@ -175,7 +175,7 @@ class _Gatherer:
             }
 
     def __call__(self, rows: tf.Tensor, length: tf.Tensor) -> _Batch:
-        """Returns the rows [b], zeros for -1, cut to a length."""
+        """Returns the rows [b], zeros for -1, truncated to a length."""
         return {
             name: self._gather(name, values, rows, length)
             for name, values in self._tensors.items()

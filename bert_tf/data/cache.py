@@ -1,5 +1,4 @@
-"""Records of a fine-tuning data set, reused while nothing that shapes them
-changes.
+"""Records of a fine-tuning data set, reused until an input changes.
 
 A manifest next to the records holds a key: everything that determines their
 content. If the key differs, or the file is damaged, the records are written
@@ -20,7 +19,7 @@ from bert_tf.data import records
 from bert_tf.data.schema import Schema
 from bert_tf.errors import InputError
 
-# Increment this if the same examples give other records than before.
+# Increment this when the records of the same examples change.
 _FORMAT = 1
 
 
@@ -36,7 +35,7 @@ class RecordBlock(NamedTuple):
 class CachedRecords(NamedTuple):
     """The records of a file; see `RecordBlock`."""
 
-    is_new: bool  # Whether the file was written now.
+    is_new: bool  # False if an existing file was reused.
     num_records: int
     num_cut: int
 
@@ -97,13 +96,13 @@ def write_records(
     wanted: Mapping[str, Any],
     make_blocks: Callable[[], Iterable[RecordBlock]],
 ) -> CachedRecords:
-    """Writes records, unless the file has them already.
+    """Writes records, unless the file already has them.
 
     Several processes may write at once: each writes to a temporary file and
     renames it, and equal blocks give equal bytes.
 
     Args:
-      path: The TFRecord file; its manifest is written, too.
+      path: The TFRecord file; its manifest is written too.
       wanted: The `key` of the records.
       make_blocks: Returns the blocks of the file in order.
     """
@@ -138,7 +137,7 @@ def _reason_to_write(path: str, wanted: Mapping[str, Any]) -> str | None:
         if recorded.get(name, missing) != wanted.get(name, missing)
     ]
     if differing:
-        return f"the existing file has other {', '.join(differing)}"
+        return f"the existing file differs in {', '.join(differing)}"
     if not all(type(manifest.get(name)) is int for name in ("records", "cut")):
         return "the manifest of the existing file is incomplete"
     if manifest.get("sha256") != files.checksum(path):

@@ -90,7 +90,7 @@ def training_dataset(
     def read(number: tf.Tensor) -> tf.data.Dataset:
         if packing is None:
             return record_files.read(number)
-        # Each file is packed on its own.
+        # Each file is packed separately.
         return packing.rows(
             record_files.read(number), parser(size_schema(schema))
         )
@@ -118,10 +118,10 @@ def evaluation_dataset(
 ) -> tf.data.Dataset:
     """Returns every example once, in the order of the files.
 
-    All shards give equally many batches, because replicas work in lockstep;
-    examples of zeros fill the last ones.
+    All shards have the same number of batches, because replicas work in
+    lockstep; examples of zeros fill the last ones.
 
-    The arguments and errors are those of `training_dataset`, except:
+    Arguments and errors are the same as for `training_dataset`, except:
 
     Args:
       max_examples: The number of examples to read over all shards; None for
@@ -133,7 +133,7 @@ def evaluation_dataset(
       Batches: a dict of tensors [batch_size, *shape], int32 or float32, with
       two more, int32 [batch_size]: `is_real_example`, 0 for padding examples,
       including those marked so in the file; and `example_index`, the number of
-      the example among those of all shards, -1 for those that fill up a batch.
+      the example among all shards' examples, -1 for padding.
     """
     record_files = RecordFiles(files, schema, ranges)
     total = record_files.count(max_examples)
@@ -187,7 +187,7 @@ def fill(
 ) -> Fill:
     """Measures how full the rows of the first `max_examples` examples are.
 
-    The other arguments and the errors are those of `training_dataset`.
+    The other arguments and the errors are the same as for `training_dataset`.
     """
     record_files = RecordFiles(files, schema, ranges)
     examples = (
@@ -208,8 +208,8 @@ def whole_file(
 ) -> tf.data.Dataset:
     """Returns every example of one file once, in order.
 
-    The arguments, the batches and the errors are those of `training_dataset`,
-    but the last batch may be smaller.
+    Arguments, batches and errors are the same as for `training_dataset`, but
+    the last batch may be smaller.
     """
     record_files = RecordFiles([file], schema)
     batches = (
@@ -238,7 +238,7 @@ def input_errors(files: Sequence[str]) -> Iterator[None]:
                 records.count_records(file, at_most=1)
             except InputError as error:
                 raise InputError(
-                    f"{error} It was there when this run began. Restore it, "
+                    f"{error} It existed when this run began. Restore it, "
                     "then rerun the same command."
                 ) from error
         raise
@@ -278,7 +278,7 @@ def _epoch(
     epoch: tf.Tensor,
     read: Callable[[tf.Tensor], tf.data.Dataset],
 ) -> tf.data.Dataset:
-    """Returns what `read` gives for every file, in the order of one epoch."""
+    """Reads every file with `read`, in the order of one epoch."""
     # tf.data mixes the global seed of the program into every seed. This sets
     # the seed of only the graph that flat_map traces, so that the order does
     # not depend on the rest of the program.
@@ -316,8 +316,8 @@ def parser(
 ) -> Callable[[tf.Tensor], _Batch]:
     """Returns a function from serialized examples to their features.
 
-    The arguments are those of `training_dataset`. The function takes strings
-    [B], or rows of them [B, K] with `packing`, and returns a batch.
+    Takes the arguments of `training_dataset`. The function takes strings [B],
+    or rows of them [B, K] with `packing`, and returns a batch.
     """
     spec = {
         feature.name: tf.io.FixedLenFeature(feature.shape, feature.dtype)
@@ -328,7 +328,7 @@ def parser(
         features = tf.io.parse_example(serialized, spec)
         if vocab_size is not None:
             _check_vocabulary(features, vocab_size)
-        # The only integers of the file format are int64.
+        # int64 is the only integer type of the file format.
         return {
             name: tf.cast(values, tf.int32)
             if values.dtype == tf.int64

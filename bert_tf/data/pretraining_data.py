@@ -156,7 +156,7 @@ def unmasked(features: _Batch) -> tf.Tensor:
     """Returns the tokens before masking, int32 [B, S]."""
     ids = features["input_ids"]
     positions = features["masked_lm_positions"]  # [B, P]
-    # Padding of the predictions is written to column S, which is cut off.
+    # Padding of the predictions is written to column S, which is dropped.
     positions = tf.where(
         tf.not_equal(features["masked_lm_weights"], 0.0),
         positions,

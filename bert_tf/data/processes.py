@@ -117,8 +117,8 @@ def available_cpus() -> int:
 class Pool:
     """Processes for several rounds of tasks; they end with the `with` block.
 
-    Nothing is started before a round has two tasks. Where the system has no
-    semaphores for worker processes, tasks run in this process.
+    Processes are started only for a round of two tasks or more. Where the
+    system has no semaphores for worker processes, tasks run in this process.
 
     Args:
       num_workers: The number of processes. With 1, tasks run in this process.

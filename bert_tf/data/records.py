@@ -261,7 +261,7 @@ _ADVICE = "Create or copy the file again."
 
 
 class DamageError(InputError):
-    """A TFRecord file is damaged or cut off."""
+    """A TFRecord file is damaged or truncated."""
 
 
 @contextlib.contextmanager
@@ -279,7 +279,7 @@ def count_records(path: str, at_most: int | None = None) -> int:
     """Counts records, up to `at_most`, without reading their data.
 
     Raises:
-      DamageError: The file is cut off or damaged.
+      DamageError: The file is truncated or damaged.
       InputError: The file cannot be read, or is not a TFRecord file.
     """
     frames = _frames(path, read_data=False)
@@ -363,7 +363,7 @@ def _check_feature(
 def _frames(path: str, read_data: bool, offset: int = 0) -> Iterator[bytes]:
     """Yields the data of each record, or b"" for each if it is not read."""
     # Seeking in a gzip file means reading. A GFile cannot seek past its end,
-    # which this function does to find out that a file is cut off.
+    # which this function does to detect a truncated file.
     can_seek = not (files.is_remote(path) or path.endswith(".gz"))
     number = position = 0  # The position counts decompressed bytes.
     with files.open_read(path) as file, files.gzip_faults(path):
@@ -379,7 +379,7 @@ def _frames(path: str, read_data: bool, offset: int = 0) -> Iterator[bytes]:
                         "create_pretraining_data.py."
                     )
                 if len(head) < HEADER_SIZE:
-                    raise DamageError(f"{path} is cut off within {place}")
+                    raise DamageError(f"{path} is truncated in {place}")
                 raise DamageError(f"{path} has a wrong length in {place}")
             data = b""
             if can_seek and not read_data:
@@ -388,7 +388,7 @@ def _frames(path: str, read_data: bool, offset: int = 0) -> Iterator[bytes]:
                 data = file.read(length)
             head = file.read(FOOTER_SIZE)
             if len(head) < FOOTER_SIZE:
-                raise DamageError(f"{path} is cut off within {place}")
+                raise DamageError(f"{path} is truncated in {place}")
             if read_data and head != footer(data):
                 raise DamageError(f"{path} has a wrong checksum in {place}")
             yield data
@@ -521,7 +521,8 @@ def _next_record(file: io.BufferedIOBase, position: int, size: int) -> int:
         place = 0
         while place <= last:
             if block[place : place + HEADER_SIZE] == _ZEROS:
-                # Skip zeros but the last 11: the next header may begin there.
+                # Skip all zeros except the last 11: the next header may begin
+                # there.
                 match = _NOT_ZERO.search(block, place)
                 place = match.start() if match else len(block)
                 place -= HEADER_SIZE - 1

@@ -11,7 +11,7 @@ from typing import Literal
 
 # The features that have token ids.
 VOCABULARY_FEATURES = ("input_ids", "masked_lm_ids")
-# The features that models take of a sequence.
+# The features of a sequence that models take.
 INPUTS = ("input_ids", "input_mask", "segment_ids")
 
 
@@ -71,12 +71,11 @@ def classification_schema(
     `input_ids`, `input_mask` and `segment_ids` are padded with 0 to
     `max_seq_length`; for multiple choice they have a row for each choice, and
     for similarity one for each text of the pair. `label_ids` is the number of
-    the class or of the right choice; for regression and similarity the value,
-    float32; for multi-label classification 1 for each
-    class that applies and 0 for the others. `is_real_example` is 0 for padding
-    of the last batch and 1 otherwise. With a single label these are the
-    original's features, of `file_based_convert_examples_to_features` in
-    `run_classifier.py`.
+    the class or of the correct choice; for regression and similarity the value,
+    float32; for multi-label classification 1 for each class that applies and 0
+    for the others. `is_real_example` is 0 for padding of the last batch and 1
+    otherwise. With a single label these are the features of the original's
+    `file_based_convert_examples_to_features` in `run_classifier.py`.
 
     Args:
       problem: One of `examples.PROBLEMS`, or "similarity".
@@ -120,8 +119,8 @@ def span_schema(max_seq_length: int) -> Schema:
     `input_ids`, `input_mask` and `segment_ids` are padded with 0 to
     `max_seq_length`. `start_positions` and `end_positions` are the positions of
     the answer's first and last token, or 0, the position of [CLS], if the
-    window does not contain it or it is unknown. `is_impossible` is 1 if the
-    context does not contain it. They are the original's, of `FeatureWriter` in
+    answer is unknown or not in the window. `is_impossible` is 1 if the context
+    does not contain the answer. They match `FeatureWriter` in the original's
     `run_squad.py`, which omits the last three for prediction.
     """
     return (

@@ -3,7 +3,7 @@
 A row has the shape of a record: the same number of tokens and of masked words.
 The examples of a row follow each other. Each has positions from 0 and attends
 only to itself (`example_ids` of `BertModel.call`), so that its losses are the
-same as in a row of its own.
+same as in a separate row.
 
 Consecutive examples are packed together, one window at a time, by first fit,
 the largest example first. The rows of a window depend only on its examples, so
@@ -24,7 +24,7 @@ from bert_tf.data.schema import Schema
 _SIZES = ("input_mask", "masked_lm_positions", "masked_lm_weights")
 
 _Batch = dict[str, tf.Tensor]
-# From serialized examples [n] to their features [n, *shape], int32 or float32.
+# Maps serialized examples [n] to features [n, *shape], int32 or float32.
 Parse = Callable[[tf.Tensor], _Batch]
 
 
@@ -137,7 +137,7 @@ class _RowLayout:
     Args:
       is_used: The slots that hold an example, booleans [B, K], n of them True.
       sizes: The number of values of each example, int32 [n].
-      length: L; the values of each example are padded to it, too.
+      length: L; the values of each example are also padded to it.
     """
 
     def __init__(self, is_used: tf.Tensor, sizes: tf.Tensor, length: int):
@@ -218,8 +218,8 @@ def first_fit(sizes: tf.Tensor, room: Sequence[int]) -> tf.Tensor:
     Sizes 5 1 7 6 5 4 and rows of 10 give the rows 7 1, 6 4 and 5 5.
 
     Args:
-      sizes: What each item takes of d quantities, int32 [n, d], from 1 to the
-        capacity of a row. Items are ordered by the first quantity, then by
+      sizes: How much of d quantities each item needs, int32 [n, d], from 1 to
+        the capacity of a row. Items are ordered by the first quantity, then by
         the second and so on.
       room: The capacity of a row for each quantity.
 

@@ -128,7 +128,7 @@ def _read_table(
     skip: Callable[[str, str], None] | None,
     check: Check | None,
 ) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yields the rows that have as many columns as the header or first row.
+    """Yields the rows that have the header's or first row's number of columns.
 
     Files may have more columns than a task needs, but a row that differs from
     the others is broken.
@@ -179,12 +179,12 @@ def _read_table(
         raise in_file(
             path,
             f"expected {expected}; {num_skipped:,} of "
-            f"{num_skipped + num_read:,} rows have another number.",
+            f"{num_skipped + num_read:,} rows have a different number.",
         )
 
 
 def _column_numbers(columns: str) -> tuple[Columns, int]:
-    """Returns the numbers of named columns, and the least number of columns.
+    """Returns the numbers of named columns, and the minimum number of columns.
 
     "_ text * label label" gives {"text": 1, "label": (-2, -1)} and 4.
     """
@@ -229,7 +229,7 @@ def _in_header(
         if len(numbers) > 1:
             raise in_file(
                 where,
-                f"{len(numbers)} columns are named {column!r}. Give the number "
+                f"{len(numbers)} columns are named {column!r}. Pass the number "
                 "of the column, from 0.",
             )
         return numbers[0]
@@ -247,7 +247,7 @@ def _unnamed_cells(
     columns: Mapping[str, Any],
     header: Sequence[str],
 ) -> dict[str, Any]:
-    """Returns the header's cells of columns that were given by number.
+    """Returns the header's cells of columns that were passed by number.
 
     If the file has no header, the cells belong to its first example. A cell is
     None if it is the name of a column, or is missing. The dict is empty if a
@@ -255,7 +255,7 @@ def _unnamed_cells(
     its columns from 0, as pandas does for columns without names.
 
     Args:
-      by_name: Columns as the user gave them.
+      by_name: Columns as the user passed them.
       columns: The numbers of those that were found.
       header: The first row of the file.
     """
@@ -293,7 +293,7 @@ def _as_number(column: Column, path: str) -> int:
         return int(column)
     raise in_file(
         path,
-        f"no header to find the column {column!r} in. Give the number of the "
+        f"no header to find the column {column!r} in. Pass the number of the "
         "column, from 0.",
     )
 

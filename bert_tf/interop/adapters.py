@@ -2,9 +2,9 @@
 
 A file is a safetensors file with the trained weights by their TF1 names: the
 adapters and the head. Its metadata has the options of the adapters and a
-checksum of all other weights, since adapters are useless with any others.
+checksum of all other weights, because adapters only work with these.
 
-Adapters of PEFT are read, too; see `peft_adapters`.
+PEFT's adapters can be read too; see `peft_adapters`.
 """
 
 import dataclasses
@@ -54,7 +54,7 @@ class _Adapters:
     Attributes:
       layers: Rank and alpha by layer.
       values: The trained weights by their TF1 names.
-      facts: The facts that a model must share.
+      facts: Facts that must also be true of a model that loads the file.
       other_weights: The checksum of all other weights, if recorded.
     """
 
@@ -72,8 +72,8 @@ def save(
     Args:
       model: A model with adapters.
       path: The file.
-      **facts: Facts that a model must share to load the file, such as the
-        labels, as JSON.
+      **facts: Facts, as JSON, that must also be true of a model that loads the
+        file, such as the labels.
     """
     layers = model.adapters()
     if not layers:
@@ -173,8 +173,8 @@ def _check(
         raise in_file(path, f"there is no {min(missing)}.")
     if adapters.other_weights is None:
         logging.warning(
-            "%s: PEFT does not record to which weights its adapters belong. "
-            "They must be those of %s",
+            "%s: PEFT does not record which weights its adapters were trained "
+            "with. They must be the weights of %s",
             path,
             model.name,
         )
@@ -183,8 +183,9 @@ def _check(
     ):
         raise in_file(
             path,
-            f"the adapters were trained with other weights than {model.name} "
-            "has. Make the model from the checkpoint that they started from.",
+            f"the adapters were trained with weights that {model.name} does "
+            "not have. Make the model from the checkpoint that they started "
+            "from.",
         )
 
 

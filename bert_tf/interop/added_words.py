@@ -28,15 +28,15 @@ _TABLES = re.compile(
 class GrownWeights:
     """The weights of a checkpoint with rows for more tokens: a `Weights`.
 
-    A new row is the mean of the rows of the word's pieces, so that a logit of
-    the masked-LM head is the mean of the pieces' logits. In Adam's slots it is
-    zero. Other rows and weights are those of the checkpoint, bit for bit.
+    A new row is the mean of the rows of the tokens that the word was split
+    into, so its masked-LM logit is the mean of their logits. In Adam's slots it
+    is zero. Other rows and weights are unchanged, bit for bit.
 
     Args:
       weights: The weights of the checkpoint.
-      first: The row of the first new word. Rows from here on that exist belong
-        to no token, and are replaced.
-      pieces: The token ids of the pieces of each new word.
+      first: The row of the first new word. Existing rows from here on belong to
+        no token and are replaced.
+      pieces: The old token ids of each new word.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ def add_words(source: Pretrained, path: str) -> Pretrained:
 
     Words are appended, so that all other tokens keep their ids, in every
     format. A word is added as the tokenizer normalizes it, for example in lower
-    case. Words that the vocabulary has and duplicates are skipped and counted.
+    case. Duplicates and words in the vocabulary are skipped and counted.
 
     Args:
       source: The checkpoint.
@@ -111,7 +111,7 @@ def add_words(source: Pretrained, path: str) -> Pretrained:
         for word, ids in zip(words[:3], pieces, strict=False)
     )
     logging.info(
-        "%s: %d words are added, from number %d: %s",
+        "%s: %d words are added, with ids from %d: %s",
         path,
         len(words),
         len(vocab),
@@ -141,8 +141,9 @@ def _read_words(path: str, tokenizer: FullTokenizer) -> list[str]:
             result = " ".join(parts) or "nothing"
             raise in_file(
                 path,
-                f"{text!r} cannot be one token: before it looks for tokens, "
-                f"the tokenizer makes it {result!r}. Remove it or change it.",
+                f"{text!r} cannot be one token: the tokenizer changes it to "
+                f"{result!r} before it looks for tokens. Remove it or change "
+                "it.",
                 line,
             )
         if len(parts[0]) > MOST_CHARACTERS:

@@ -66,9 +66,9 @@ def _recorded(check: Check, *, of_training: bool = False) -> Any:
 
     Args:
       check: What a value in the file must be.
-      of_training: Whether it says how texts became features in training, so
-        that jobs use the model in the same way by default. The options of jobs
-        with this name are declared as `recorded`.
+      of_training: Whether the field describes how texts became features in
+        training. Jobs then use its value by default; their options of this name
+        are declared as `recorded`.
     """
     metadata = {"check": check, "of_training": of_training}
     return dataclasses.field(default=None, metadata=metadata)
@@ -76,7 +76,7 @@ def _recorded(check: Check, *, of_training: bool = False) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Pretrained:
-    """A checkpoint, in the names and terms of this project.
+    """A checkpoint, with this project's names.
 
     Each format has functions `read`, which returns a `Pretrained`, and `write`,
     which takes one. A field is None if it is not recorded.
@@ -103,13 +103,13 @@ class Pretrained:
       window_pooling: Classifiers: how windows become one answer; see
         `tasks.windows.WINDOW_POOLINGS`. None if texts are not split into
         windows.
-      max_query_length: Questions: the number of tokens kept of a question.
+      max_query_length: Questions: the length to which a question is truncated.
       version_2_with_negative: Whether questions may have no answer.
-      pooling: Vectors of texts: see `TextEmbedder`.
-      normalize: Vectors of texts: whether they have length 1.
+      pooling: Embeddings: see `TextEmbedder`.
+      normalize: Embeddings: whether they have length 1.
       is_pair: Classifiers: whether the inputs are pairs of texts.
-      prompts: Vectors of texts: what to put before a text, by the name of the
-        use, such as "query".
+      prompts: Embeddings: the prefixes of texts, by the name of their use, such
+        as "query".
       default_prompt_name: The key of the prompt that is used by default.
       unsupported_modules: Parts of a sentence-transformers model that this
         project cannot compute.
@@ -186,7 +186,7 @@ _TRAINED_WITH = [n for n, facts in _RECORDED.items() if facts["of_training"]]
 def require_checkpoint(path: str) -> bool:
     """Returns whether there are files at a path; False for a model's name.
 
-    For paths and names that `pretrained.open_pretrained` takes, but hf://.
+    Accepts what `pretrained.open_pretrained` takes, except hf://.
 
     Raises:
       InputError: There are no files, and Google has no model of this name.
@@ -209,25 +209,25 @@ def _suggest_model(path: str) -> str:
     """Returns " Did you mean 'NAME'?" for what may be one of Google's names."""
     if path.startswith(("/", ".")) or files.is_remote(path):
         return ""
-    # A name without its end is nearer to another one.
+    # A truncated name may be closer to another model's name.
     cut = [name for name in MODELS if name.startswith(path)]
     return did_you_mean(path, cut or MODELS)
 
 
 def require_keeps_optimizer(to: str) -> None:
-    """Raises InputError for a format without a place for an optimizer."""
+    """Raises InputError for a format that cannot hold an optimizer."""
     if to != "google":
         raise InputError(
-            f"`keep_optimizer` needs `to=google`; `to={to}` has no place for "
-            "an optimizer."
+            f"`keep_optimizer` needs `to=google`; `to={to}` cannot hold an "
+            "optimizer."
         )
 
 
 def require_sizes(config: BertConfig, weights: Weights) -> None:
     """Compares the sizes of a configuration with an encoder's weights.
 
-    Only shapes are read. Call it before a model is made: one with the sizes of
-    a wrong configuration may not fit into memory.
+    Only shapes are read. Call it before a model is made: one with wrong sizes
+    may not fit into memory.
 
     Raises:
       InputError: If a shape differs, or a weight is missing.
@@ -270,12 +270,12 @@ def write_metadata(folder: str, pretrained: Pretrained) -> None:
 
 
 def write_trained_with(folder: str, pretrained: Pretrained) -> None:
-    """Writes the `trained_with` beside the files of another project."""
+    """Writes `trained_with` beside files in another project's format."""
     _write_json(folder, pretrained.trained_with)
 
 
 def read_trained_with(folder: str) -> dict[str, Any]:
-    """Reads what `write_trained_with` has written."""
+    """Reads the file that `write_trained_with` wrote."""
     metadata = _read_json(folder)
     return {name: metadata[name] for name in _TRAINED_WITH if name in metadata}
 

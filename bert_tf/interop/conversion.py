@@ -33,7 +33,7 @@ class Conversion:
       bookkeeping: Names of the optimizer slots and counters that are kept.
       left_over: Names of variables that are not written, by the reason.
       missing: Names of variables that a model with this head could have and the
-        source lacks, by the reason why that is no error.
+        source lacks, by the reason why this is not an error.
     """
 
     source: Pretrained
@@ -104,7 +104,7 @@ def plan(
             raise in_file(
                 path,
                 f"{name} must have shape {_shape(table[name].shape)}, as the "
-                f"configuration says; got {_shape(held[name])}. Give the "
+                f"configuration says; got {_shape(held[name])}. Pass the "
                 "configuration of this checkpoint.",
             )
     bookkeeping = _kept_state(written, state, path) if keep_optimizer else []
@@ -123,7 +123,7 @@ def plan(
         n for n in table if n in held and table[n].part not in parts
     ]
     left_over[
-        "optimizer state; keep_optimizer keeps that of the written weights"
+        "optimizer state; keep_optimizer keeps the state of the written weights"
     ] = sorted({*state} - {*bookkeeping})
     missing = _missing(table, written, head, to, path)
     reason = f"optional with head {head}"
@@ -150,7 +150,7 @@ def _check_source(
         raise in_file(
             path,
             "the head cannot be determined from the names of the variables. "
-            f"Give `head`, one of {listed(HEADS, last='or')}.",
+            f"Pass `head`, one of {listed(HEADS, last='or')}.",
         )
     if source.bilstm_head and head != "encoder":
         raise in_file(
@@ -161,7 +161,7 @@ def _check_source(
     if config is None:
         raise in_file(
             path,
-            "there is no bert_config.json beside the checkpoint. Give "
+            "there is no bert_config.json beside the checkpoint. Pass "
             "`bert_config_file`.",
         )
     if source.vocab is not None:
@@ -171,7 +171,8 @@ def _check_source(
             raise in_file(
                 path,
                 f"the vocabulary has {len(vocab)} tokens, but vocab_size is "
-                f"{config.vocab_size}. Give the right `vocab_file`.",
+                f"{config.vocab_size}. Pass the `vocab_file` of this "
+                "checkpoint.",
             )
         warn_if_short(vocab, config.vocab_size, where)
     return config
@@ -226,7 +227,7 @@ def _check_dropped(
 def _kept_state(
     written: Sequence[str], state: Sequence[str], path: str
 ) -> list[str]:
-    """Returns the counters and the slots of the written weights, if whole."""
+    """Returns counters and slots of the written weights, if complete."""
     slots = {f"{n}/{slot}" for n in written for slot in ("adam_m", "adam_v")}
     lacking = sorted({"global_step", *slots} - {*state})
     if lacking:
@@ -245,7 +246,7 @@ def _missing(
     to: str,
     path: str,
 ) -> list[str]:
-    """Returns the variables that the source lacks and need not have."""
+    """Returns the optional variables that the source lacks."""
     required = {*HEADS[head].parts}
     if head == "encoder":
         required.discard("pooler")
@@ -292,7 +293,7 @@ class Check:
       difference: The largest difference, or the number of differences.
       tolerance: The largest difference that is accepted.
       failure: Why the comparison was impossible, if it was.
-      is_skipped: Whether that is no fault of the written files.
+      is_skipped: Whether the failure is not the fault of the written files.
     """
 
     what: str
@@ -349,7 +350,11 @@ def verify(conversion: Conversion, written: Pretrained) -> list[Check]:
             sum(v not in (None, new_facts[n]) for n, v in facts.items()),
             0,
         ),
-        Check("outputs, read against written", _distance(expected, outputs), 0),
+        Check(
+            "outputs of the source and the result",
+            _distance(expected, outputs),
+            0,
+        ),
     ]
     if not has_transformers():
         return checks
@@ -410,7 +415,7 @@ def _check_transformers(
     expected: Mapping[str, np.ndarray],
 ) -> Check:
     """Compares with the outputs of Hugging Face's own model."""
-    what = f"outputs of what was {end}, in transformers"
+    what = f"outputs of the {end} model, in transformers"
     try:
         theirs = run_transformers(folder, head, probe)
     except (*_FAILURES, *_failures_of_hub()) as error:
@@ -427,7 +432,7 @@ def _check_transformers(
 
 
 def _failures_of_hub() -> tuple[type[Exception], ...]:
-    """Returns what wrong types in a config.json raise: not a ValueError."""
+    """Returns the errors of wrong types in a config.json: not ValueErrors."""
     from huggingface_hub import errors
 
     strict = getattr(errors, "StrictDataclassError", None)

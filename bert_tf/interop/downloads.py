@@ -1,4 +1,4 @@
-"""Downloads of large files over HTTP, which resume where they were cut.
+"""Downloads large files over HTTP and resumes interrupted downloads.
 
 A server may be wrong or hostile: a download is limited in size, must make
 progress, and ends with one line that says what the server did.
@@ -26,9 +26,9 @@ from bert_tf.errors import InputError, listed, reason
 _SCHEMES = ("http", "https", "ftp", "file")
 _BLOCK = 2**20
 _TIMEOUT_SECONDS = 30.0
-# What must arrive within the timeout: a modem sends three times as much.
+# The minimum number of bytes per timeout: a modem sends three times as many.
 _LEAST_BYTES = 2**16
-# Connections in a row that may end early after fewer bytes than that.
+# The number of consecutive connections that may end with fewer bytes.
 _MOST_SHORT_ATTEMPTS = 5
 
 
@@ -37,9 +37,9 @@ class _WrongAnswer(Exception):
 
 
 def download(url: str, part: io.FileIO, most_bytes: int, advice: str) -> None:
-    """Appends to a file what it lacks of the file at a URL.
+    """Downloads the file at a URL, or the rest of it, to the end of `part`.
 
-    A connection that was cut is resumed as long as it makes progress.
+    After an interruption it continues, as long as it makes progress.
 
     Args:
       url: The URL.
@@ -167,7 +167,8 @@ def _check_headers(answer: Any, start: int, most_bytes: int) -> int | None:
       most_bytes: The size above which the file is refused.
 
     Raises:
-      _WrongAnswer: The answer has other bytes than requested, or too many.
+      _WrongAnswer: The answer does not have the requested bytes, or is too
+        large.
     """
     coding = answer.headers["Content-Encoding"] or "identity"
     if coding.lower() != "identity":

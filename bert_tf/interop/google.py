@@ -85,7 +85,7 @@ def require_complete(folder: str) -> None:
 
 
 def head_of(names: Iterable[str]) -> str | None:
-    """Returns the head that the names of variables belong to, if one only."""
+    """Returns the head that variables belong to by name, if unambiguous."""
     scopes = {
         match[1]
         for match in map(_HEAD_SCOPE.match, names)

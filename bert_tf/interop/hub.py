@@ -2,11 +2,11 @@
 
 Files go through the cache of huggingface_hub, so a model that was downloaded
 once can be read without a network. HF_HOME, HF_ENDPOINT, HF_TOKEN and
-HF_HUB_OFFLINE work as they do there.
+HF_HUB_OFFLINE work as in that package.
 
 huggingface_hub never compares the files in its cache with anything, so the
-small files are compared with their checksums here. safetensors refuses weights
-of another length; `hf cache verify` compares the checksums of weights.
+small files are compared with their checksums here. safetensors rejects weight
+files of the wrong size; `hf cache verify` compares their checksums.
 """
 
 import contextlib
@@ -173,7 +173,7 @@ def _converting_errors(hub: Any, reference: str) -> Iterator[None]:
         errors.RevisionNotFoundError: "the repository has no such revision",
         errors.LocalEntryNotFoundError: (
             "the Hub cannot be reached and the cache does not have the model; "
-            "check the network, or give a local folder"
+            "check the network, or pass the path of a local folder"
         ),
         json.JSONDecodeError: (
             "the answer is not JSON; does the network require a login?"

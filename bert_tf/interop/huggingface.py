@@ -4,7 +4,7 @@
     model.safetensors                   the weights, or
     model.safetensors.index.json        ... the list of their shards
     vocab.txt, tokenizer_config.json    vocabulary and casing
-    modules.json ...                    those of sentence-transformers, if any
+    modules.json ...                    sentence-transformers' files, if any
 
 Does not need TensorFlow or PyTorch.
 """
@@ -167,7 +167,7 @@ def write(folder: str, pretrained: Pretrained) -> None:
 def _write_embedding(
     folder: str, pretrained: Pretrained, config: BertConfig
 ) -> None:
-    """Writes the files of sentence-transformers, if it has the pooling."""
+    """Writes sentence-transformers' files, if it supports the pooling."""
     if pretrained.pooling == "pooled":
         logging.warning(
             "sentence-transformers has no pooling 'pooled': %s is written "
@@ -188,7 +188,7 @@ def _write_embedding(
 
 
 def _find_weights(path: str) -> str:
-    """Returns the weight file that a path means."""
+    """Returns the weight file that a path refers to."""
     if not files.is_directory(path):
         if find_unsupported([path]):
             raise unsupported_format(path)
@@ -206,7 +206,7 @@ def _find_weights(path: str) -> str:
         raise unsupported_format(os.path.join(path, other))
     raise in_file(
         path,
-        f"this folder has no {WHOLE}. Give one that save_pretrained wrote.",
+        f"this folder has no {WHOLE}. Pass one that save_pretrained wrote.",
     )
 
 
@@ -263,7 +263,7 @@ _DEFAULTS = {"hidden_act": "gelu", "type_vocab_size": 2}
 _REQUIRED: dict[str, tuple[Any, str]] = {
     "model_type": ("bert", ""),
     "layer_norm_eps": (1e-12, "This project's layer norms add 1e-12."),
-    "position_embedding_type": ("absolute", "Others have other weights."),
+    "position_embedding_type": ("absolute", "Other types have other weights."),
     "is_decoder": (False, "A decoder attends to the left only."),
     "add_cross_attention": (False, "Cross-attention is not supported."),
 }
@@ -458,5 +458,5 @@ def to_json(
 
 
 def numbered_labels(count: int) -> tuple[str, ...]:
-    """Returns Hugging Face's names of classes without names."""
+    """Returns Hugging Face's default names of classes."""
     return tuple(f"LABEL_{n}" for n in range(count))

@@ -79,7 +79,7 @@ output_bias                         bias                                 2
 
 
 class Head(NamedTuple):
-    """What a model computes, and the weights it has besides the encoder's.
+    """What a model computes, and its weights besides the encoder's.
 
     Attributes:
       model: The name of this project's class.

@@ -3,11 +3,11 @@
 `vocab.txt` contains the tokens; if it is missing, `tokenizer.json` does. The
 casing is in `tokenizer_config.json` or `tokenizer.json`. Tokens added later are
 in `added_tokens.json` (transformers 4), `tokenizer.json` or
-`tokenizer_config.json`; their ids follow those of the vocabulary.
+`tokenizer_config.json`; their ids follow the vocabulary's.
 
 Hugging Face's tokenizer differs from Google's in two ways: it maps words of
 more than 100 characters to [UNK] (Google's: 200), and it finds special and
-added tokens in the text. Reading a tokenizer that differs in more logs a
+added tokens in the text. Reading a tokenizer with other differences logs a
 warning.
 """
 
@@ -156,7 +156,7 @@ def _normalizer(whole: Mapping[str, Any]) -> dict[str, Any]:
 def _vocabulary(whole: Mapping[str, Any], path: str) -> tuple[str, ...]:
     """Returns the tokens of a `tokenizer.json` in the order of their ids."""
     model = whole.get("model") or {"type": None}
-    # Older files do not have the type of their model.
+    # Older files do not record the type of their model.
     kind = model.get("type", "WordPiece")
     prefix = model.get("continuing_subword_prefix")
     if kind != "WordPiece" or prefix != CONTINUATION:
@@ -192,7 +192,7 @@ def _vocabulary(whole: Mapping[str, Any], path: str) -> tuple[str, ...]:
 def _added_entries(
     whole: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> Iterator[tuple[Any, Any]]:
-    """Yields (id, token) as `tokenizer.json` and the settings have them."""
+    """Yields the (id, token) pairs of `tokenizer.json` and of the settings."""
     for entry in whole.get("added_tokens") or []:
         yield entry.get("id"), entry.get("content")
     for number, entry in (settings.get("added_tokens_decoder") or {}).items():
@@ -203,7 +203,7 @@ def _added_entries(
 def _check_added(
     entries: Sequence[tuple[Any, Any]], vocab: Sequence[str], folder: str
 ) -> dict[int, str]:
-    """Returns the added tokens by id, if none contradict others or `vocab`."""
+    """Returns the added tokens by id; they must not contradict `vocab`."""
     ids = {token: number for number, token in enumerate(vocab)}
     added: dict[int, str] = {}
     for number, token in entries:
@@ -298,8 +298,8 @@ def _warn_of_lost(
         logging.warning(
             "%s has added tokens that never occur here (%s): the tokenizer "
             "splits or changes such text before it looks for tokens, so texts "
-            "with it give other results than in transformers. Use texts "
-            "without it, or words in its place and train the model again",
+            "with it give different results than in transformers. Remove it "
+            "from the texts, or replace it by words and train the model again",
             folder,
             _quoted(lost),
         )
@@ -326,7 +326,7 @@ def _warn_of_differences(settings: Mapping[str, Any], folder: str) -> None:
     if differences:
         logging.warning(
             "%s: the tokenizer differs from this project's (%s), so raw texts "
-            "give other results",
+            "give different results",
             folder,
             ", ".join(differences),
         )

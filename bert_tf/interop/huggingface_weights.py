@@ -23,9 +23,9 @@ from bert_tf.training.weights import Weights
 WHOLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
-# The file's dtypes that can be float32; F64 only if no number changes.
+# Dtypes of files that can be read as float32; F64 only if no number changes.
 _FLOATS_OF_FILES = ("F32", "F16", "BF16", "F64")
-# The same by NumPy's names.
+# The same dtypes, by NumPy's names.
 _FLOATS = ("float32", "float16", "bfloat16", "float64")
 
 _SHARD = re.compile(r"[^/\\]+\.safetensors")
@@ -75,7 +75,7 @@ class TensorFiles:
         return self.dtype(name) in _FLOATS_OF_FILES
 
     def dtype(self, name: str) -> str:
-        """Returns the dtype of a tensor by its name in the format: "BF16"."""
+        """Returns the name of a tensor's dtype in the file, such as "BF16"."""
         return self._file_of[name].get_slice(name).get_dtype()
 
     def read(self, name: str) -> np.ndarray:
@@ -147,8 +147,8 @@ def write(
 ) -> None:
     """Writes one safetensors file atomically.
 
-    Several entries of metadata are in random order in the file. By default it
-    is what programs of PyTorch need.
+    If there are several entries of metadata, their order in the file is random.
+    The default is what PyTorch programs need.
     """
     metadata = metadata or {"format": "pt"}
     with files.atomic_writer(path) as file:
@@ -171,7 +171,7 @@ def _open(path: str) -> Any:
     except (safetensors.SafetensorError, OSError) as error:
         raise in_file(
             path,
-            f"this is not a safetensors file, or it is damaged or cut off: "
+            f"this is not a safetensors file, or it is damaged or truncated: "
             f"{' '.join(str(error).split())}",
         ) from error
 

@@ -189,13 +189,15 @@ def load(path: str, **options: Any) -> keras.Model:
     """Loads a `.keras` file, with `options` of Keras's function.
 
     Raises:
-      InputError: If the file is missing or damaged, has sizes that cannot be
-        right, or has code in it (unless `safe_mode` is False).
+      InputError: If the file is missing or damaged, has impossible sizes, or
+        has code in it (unless `safe_mode` is False).
     """
     path = _file_at(path)
     with local_file(path) as local:
         if not zipfile.is_zipfile(local):
-            raise in_file(path, "this is not a .keras file, or it is cut off.")
+            raise in_file(
+                path, "this is not a .keras file, or it is truncated."
+            )
         with _reading(path, local), zipfile.ZipFile(local) as archive:
             total = sum(x.file_size for x in archive.infolist())
             config_size = archive.getinfo(_CONFIG_FILE).file_size
@@ -224,9 +226,9 @@ def _reading(path: str, local: str) -> Iterator[None]:
 
 
 def _require_sizes(path: str, size: int, total: int, config_size: int) -> None:
-    """Raises InputError if `size` bytes unpack to far more, `total`.
+    """Raises InputError if `total`, the unpacked size, far exceeds `size`.
 
-    `zipfile` unpacks at most the sizes that the archive gives for its files.
+    `zipfile` unpacks at most the sizes that the archive states for its files.
     """
     # Keras does not compress, and compression hardly makes weights smaller.
     if total > _MAX_JSON + _MAX_EXPANSION * size:

@@ -93,6 +93,6 @@ def is_in(folder: str) -> bool:
 
 
 def _cell(value: Any) -> str:
-    """Returns a value as the text of a cell, in which `|` ends no cell."""
+    """Returns a value as the text of a table cell, with `|` escaped."""
     text = html.escape(" ".join(str(value).split()), quote=False)
     return text.replace("|", "&#124;")

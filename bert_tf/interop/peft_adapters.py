@@ -1,7 +1,8 @@
 """LoRA adapters of PEFT: `adapter_config.json`, `adapter_model.safetensors`.
 
-Other options than those here change what the adapters compute, and are refused
-by name. PEFT's `merge_and_unload` makes an ordinary model of any adapters.
+Options that are not listed here change what the adapters compute and are
+rejected by name. PEFT's `merge_and_unload` turns any adapters into an ordinary
+model.
 """
 
 import math
@@ -59,7 +60,7 @@ _ADVICE = (
 
 
 def find(path: str) -> str | None:
-    """Returns the folder of PEFT's files that a path means, or None."""
+    """Returns the folder of PEFT's files that a path refers to, or None."""
     folder = path if files.is_directory(path) else os.path.dirname(path)
     is_theirs = folder == path or os.path.basename(path) == WHOLE
     return folder if is_theirs and files.find_in(folder, CONFIG) else None
@@ -72,7 +73,7 @@ def not_a_model(folder: str) -> InputError:
     )
     return in_file(
         folder,
-        "this folder has the adapters of PEFT, not a model. Load the model "
+        "this folder has PEFT adapters, not a model. Load the model "
         f"that they belong to ({shortened(base)}), then call "
         "load_lora_weights with this folder.",
     )
@@ -89,7 +90,7 @@ def read(
 
     Raises:
       InputError: If a file is missing or damaged, an option or a tensor is not
-        supported, or a rank is not the one of the configuration.
+        supported, or a rank differs from the configuration.
     """
     path = os.path.join(folder, CONFIG)
     options = settings_files.read_file(path, _CHECKS)

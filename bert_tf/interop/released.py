@@ -62,7 +62,7 @@ GOOGLE = "https://storage.googleapis.com/bert_models"
 _MEMBER = re.compile(
     r"(?:[^/\\]+/)?({})".format("|".join(map(re.escape, FILES)))
 )
-# All files but the weights, which take a second for each GB.
+# All files except the weights, whose checksum takes a second per GB.
 _SMALL_FILES = FILES[:-1]
 _BLOCK = 2**20
 # What zipfile raises for a damaged or an encrypted zip. An OSError is a seek to
@@ -78,7 +78,7 @@ _ZIP_FAULTS = (
 
 
 class _WrongContents(InputError):
-    """The zip is not that of the model; downloading it again may help."""
+    """The zip does not contain the model; downloading it again may help."""
 
 
 def download(name: str, check: Callable[[str], object]) -> str:
@@ -97,7 +97,7 @@ def download(name: str, check: Callable[[str], object]) -> str:
       The folder in the cache.
 
     Raises:
-      InputError: If the download fails or contains other files than expected,
+      InputError: If the download fails or does not contain the expected files,
         the cache cannot be written, or files in it were changed.
     """
     folder = os.path.join(_cache(), MODELS[name])
@@ -186,7 +186,7 @@ def _install(
         logging.info("Downloading %s to %s", url, folder)
         advice = (
             f"Copy the file from another machine to {archive}, set "
-            f"{MODELS_URL} to a mirror, or give the path of a local model."
+            f"{MODELS_URL} to a mirror, or pass the path of a local model."
         )
         downloads.download(url, part, sum(MOST_BYTES.values()), advice)
     source = archive if is_given else part.name
@@ -198,7 +198,7 @@ def _install(
         advice = (
             "Remove or replace the file."
             if is_given
-            else "Rerun the same command to download it again, or give the "
+            else "Rerun the same command to download it again, or pass the "
             "path of a local model."
         )
         raise InputError(f"{error} {advice}") from error
@@ -224,7 +224,7 @@ def _extract(
       check: See `download`.
 
     Raises:
-      _WrongContents: The zip is damaged, or has other files than expected.
+      _WrongContents: The zip is damaged, or does not have the expected files.
     """
     with files.atomic_directory(folder) as temporary:
         try:

@@ -1,6 +1,6 @@
 """The names of Google's published models and the checksums of their files.
 
-The names and dates are those of the downloads that google-research/bert lists.
+The names and dates match the downloads that google-research/bert lists.
 """
 
 # The files that a model needs. Google's zips also have the graph of TF1

@@ -1,7 +1,7 @@
 """The files that sentence-transformers adds to a Hugging Face folder.
 
     modules.json                        the modules: Transformer, Pooling ...
-    1_Pooling/config.json               what becomes the vector of a text
+    1_Pooling/config.json               how token vectors become an embedding
     sentence_bert_config.json           the sequence length and the casing
     config_sentence_transformers.json   prompts and the similarity function
 
@@ -69,7 +69,7 @@ _OUTPUT = "last_hidden_state"
 
 
 def read(folder: str, longest: int) -> dict[str, Any]:
-    """Reads how a folder's model makes vectors of texts.
+    """Reads how a folder's model computes embeddings.
 
     Args:
       folder: The folder of the model.
@@ -214,8 +214,8 @@ def write(
 ) -> None:
     """Writes the files beside a Hugging Face model.
 
-    They are those of version 2, which later versions read, too. The arguments
-    but the last are fields of `Pretrained`.
+    They have the format of version 2, which later versions can read. All
+    arguments except the last are fields of `Pretrained`.
     """
     kinds = ["Transformer", "Pooling", *["Normalize"] * normalize]
     contents: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""The JSON files of models from elsewhere: one reader with checks.
+"""Reads and checks the JSON files of models from other sources.
 
 A check is a test of a value and its description. Keys without one are ignored,
 and null means that a key is absent.
@@ -70,7 +70,7 @@ TEXT_BY_NAME = Check(
 
 
 def read(folder: str, name: str, checks: Checks) -> dict[str, Any]:
-    """Reads a file of a folder, which may be missing: then {}.
+    """Reads a file of a folder; returns {} if it is missing.
 
     Raises:
       InputError: If the path leads out of the folder, or is not a file; if the
@@ -94,7 +94,7 @@ def read_json(path: str, kind: type = dict) -> Any:
 
 
 def parse(text: str, where: str, kind: type = dict) -> Any:
-    """Parses the JSON of a file from elsewhere; `where` is its name."""
+    """Parses the JSON of a file from another source; `where` is its name."""
     expected = "a JSON object" if kind is dict else "a list"
     value = files.parse_json(text, where, expected, kind)
     # Half of a pair would fail much later, where it becomes UTF-8.

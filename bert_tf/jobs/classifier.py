@@ -76,7 +76,7 @@ def run(config: ClassifierConfig) -> TrainingResult:
 
 
 class _Steps(Steps):
-    """Learns from texts without labels, and writes predictions."""
+    """Adds unlabeled texts to the training set, and writes predictions."""
 
     def __init__(
         self,

@@ -81,7 +81,7 @@ def _report_metadata(
             "directions; this project attends from left to right"
         )
     if target.vocab is None:
-        logging.warning("No vocabulary was found. Give `vocab_file`")
+        logging.warning("No vocabulary was found. Pass `vocab_file`")
     else:
         casing = {True: "uncased", False: "cased", None: "casing unknown"}
         print(
@@ -110,7 +110,7 @@ def _verify(
     if wrong:
         raise InputError(
             f"{config.output_dir} was not written: the converted model "
-            f"computes something else than {config.input}. {'; '.join(wrong)}"
+            f"does not compute the same as {config.input}. {'; '.join(wrong)}"
         )
     return lines
 

@@ -1,4 +1,4 @@
-"""Fine-tunes BERT to turn texts into vectors: the job of run_embeddings.py.
+"""Fine-tunes BERT for sentence embeddings: the job of run_embeddings.py.
 
 Its options and files are explained in options/embeddings.py.
 """
@@ -32,7 +32,7 @@ _HEADS = ("encoder", "pretraining", "masked_lm", "next_sentence")
 
 
 def run(config: EmbeddingsConfig) -> TrainingResult:
-    """Trains, evaluates, predicts and exports a model for vectors of texts."""
+    """Trains, evaluates, predicts and exports an embedding model."""
     config.check()
     splits = settings.splits(config)
     config, start = resolve(config, *_HEADS)
@@ -61,7 +61,7 @@ def run(config: EmbeddingsConfig) -> TrainingResult:
 
 
 class _Steps(Steps):
-    """Numbers equal texts, and writes the cosines of a test set."""
+    """Numbers the texts, and writes the cosines of a test set."""
 
     def __init__(self, task: EmbeddingTask, is_scored: bool):
         super().__init__(task)
@@ -75,9 +75,8 @@ class _Steps(Steps):
         if not self._is_scored and size <= training.gradient_accumulation_steps:
             raise InputError(
                 "Without `label_column` the other texts of a batch are the "
-                "wrong matches, but each device computes one pair at a time. "
-                "Raise `train_batch_size`, or lower "
-                "`gradient_accumulation_steps`."
+                "negatives, but each device computes one pair at a time. Raise "
+                "`train_batch_size`, or lower `gradient_accumulation_steps`."
             )
 
     def complete(self, split: Split) -> Split:
@@ -117,7 +116,7 @@ def _with_pooling(config: EmbeddingsConfig, start: Start) -> EmbeddingsConfig:
 
 
 def _read(part: SplitFile, largest: float, is_scored: bool) -> Split:
-    """Reads pairs, with similarities from 0 to 1 if they have some."""
+    """Reads pairs, with similarities from 0 to 1 if the file has them."""
     examples = part.read(is_labelled=is_scored and part.split != "test")
     for n, example in enumerate(examples):
         score = example.label
@@ -128,7 +127,7 @@ def _read(part: SplitFile, largest: float, is_scored: bool) -> Split:
             raise in_file(
                 example.where,
                 f"the similarity must be from 0 to {largest:g}; got "
-                f"{score:g}. Correct it, or give `max_score`.",
+                f"{score:g}. Correct it, or pass `max_score`.",
             )
         examples[n] = dataclasses.replace(example, label=score / largest)
     return Split(part.split, examples, part.files)

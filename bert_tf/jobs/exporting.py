@@ -26,13 +26,13 @@ def export_kept(
     Args:
       estimator: The model.
       serve: Wraps a model in a `Served`.
-      config: Where to and how.
+      config: The export options.
       name: The model's name on the server.
       metrics: The model's scores, for the model card.
       source: The checkpoint that it was trained from, for the model card.
 
     Returns:
-      The folder of the new version; None on other workers than the chief.
+      The folder of the new version; None on workers other than the chief.
 
     Raises:
       InputError: The folder cannot be written to.
@@ -50,7 +50,7 @@ def export_kept(
 
 
 def _on_one_device(estimator: Estimator) -> keras.Model:
-    """Returns a copy of the model on one device, as a server needs it."""
+    """Returns a copy of the model on one device, for a server."""
     task = estimator.task
     with tf.device("CPU:0"):
         model = task.build_model()

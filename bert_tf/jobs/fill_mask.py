@@ -1,4 +1,4 @@
-"""Asks a pre-trained model for masked words: the job of fill_mask.py.
+"""Predicts masked words with a pre-trained model: the job of fill_mask.py.
 
 Its options and files are explained in options/fill_mask.py.
 """
@@ -61,7 +61,7 @@ def run(config: FillMaskConfig) -> list[Filled]:
     """
     config.check()
     start = find_start(config)
-    # Position embeddings above the length of the training are random.
+    # Position embeddings beyond the training length are random.
     length = start.trained_with.get("max_seq_length")
     encoding = start.encoding(
         TextEncoding, length or start.config.max_position_embeddings

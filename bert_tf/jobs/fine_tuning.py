@@ -58,11 +58,11 @@ class Split:
     Attributes:
       name: "train"; "dev", which is evaluated; or "test", which is predicted.
       examples: The examples, as the encoding of the task takes them.
-      sources: The files that they were read from.
-      suffix: What names of metrics and files end with, such as "_mismatched".
+      sources: The files that the examples were read from.
+      suffix: The suffix of metric and file names, such as "_mismatched".
       num_rows: The number of rows of the examples, if known.
-      is_predicted: Whether it is a test set. A "dev" split may be one, too, so
-        that one pass gives its metrics and its predictions.
+      is_predicted: Whether it is a test set. A "dev" split may be one too, so
+        that one pass computes its metrics and its predictions.
       features: The rows of the examples, once they are loaded.
     """
 
@@ -120,7 +120,7 @@ class Steps:
           split: The split.
           predict: See `Predict`.
           folder: The folder to write predictions to; None while training, and
-            on other workers than the chief.
+            on workers other than the chief.
         """
         assert split.features is not None
         predictions = predict(split.features)
@@ -167,8 +167,8 @@ def fine_tune(
       serve: Wraps a model in a `Served`, to export it.
       metrics: The metrics that --save_best may name, with "eval_". The first
         decides between several trainings by default. Default: the task's.
-      facts: What else all runs of one training have in common, or should
-        record differently.
+      facts: Other facts that all runs of one training share, or that should be
+        recorded differently.
       inputs: Further files that the run reads.
 
     Raises:
@@ -383,7 +383,7 @@ def export_trained(
     name: str,
     serve: Callable[[keras.Model], Served],
 ) -> str | None:
-    """Exports the model that is kept, with --do_export."""
+    """Exports the selected model, with --do_export."""
     config = tuning.config
     if not config.do_export:
         return None
@@ -401,9 +401,9 @@ def export_trained(
 def _scores_of(
     output_dir: str, estimator: Estimator
 ) -> dict[str, float | None] | None:
-    """Returns the scores of `eval_results.json` if they are the model's.
+    """Returns the scores of `eval_results.json` if they belong to the model.
 
-    The file may be of an earlier training, which had other weights.
+    The file may come from an earlier training with other weights.
     """
     path = os.path.join(output_dir, "eval_results.json")
     scores = files.read_json(path) if files.exists(path) else {}

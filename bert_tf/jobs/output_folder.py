@@ -117,7 +117,7 @@ def _claim(
         parent, name = os.path.split(_real(path))
         if parent == here and _FILES.fullmatch(name):
             raise InputError(
-                f"The run would overwrite its input {path}. Name another "
+                f"The run would overwrite its input {path}. Choose another "
                 "`output_dir`."
             )
     chosen = _settings(config, development_set) if config.do_train else {}
@@ -135,7 +135,7 @@ def _claim(
     ):
         raise InputError(
             f"`output_dir={folder}` contains `init_checkpoint`, and training "
-            "would add newer checkpoints. Name another folder."
+            "would add newer checkpoints. Choose another folder."
         )
     files.makedirs(folder)
     if config.do_export:
@@ -149,8 +149,8 @@ def _settings(
 ) -> dict[str, Any]:
     """Returns the options that determine how the model is trained and selected.
 
-    With several trainings, each seed has its own folder, so that other seeds
-    only add trainings. See `Option.decides`.
+    With several trainings, each seed has its own folder, so a new seed only
+    adds a training. See `Option.decides`.
     """
     decisive = {"model"}
     if not config.search:
@@ -177,16 +177,17 @@ def _compare(
 ) -> None:
     """Compares a run with the run that the folder holds.
 
-    Other facts are an error. Other settings are an error for several trainings
-    and logged for a single one, whose finished steps cannot be changed.
+    Different facts are an error. Different settings are an error for several
+    trainings; for a single one, whose finished steps cannot be changed, they
+    are logged.
     """
     folder, before = config.output_dir, record.get("facts", {})
     for name, value in facts.items():
         if before.get(name, value) != value:
             raise InputError(
                 f"{folder} holds a run with {_summary(name, before[name])}, "
-                f"and this run has {_summary(name, value)}. Name another "
-                "`output_dir`, or give `overwrite_output_dir` to replace that "
+                f"and this run has {_summary(name, value)}. Choose another "
+                "`output_dir`, or pass `overwrite_output_dir` to replace that "
                 "run."
             )
     before = record.get("settings", {})
@@ -194,11 +195,11 @@ def _compare(
     old_seed = before.get("random_seed", seed)
     release = os.path.join(folder, RELEASE, f"{WEIGHTS}.index")
     if seed not in (None, old_seed) and files.exists(release):
-        # The results would be those of the old seed.
+        # The results would come from the old seed.
         raise InputError(
             f"`random_seed={seed}` has no effect: {folder} holds a finished "
-            f"training with `random_seed={old_seed}`. Name another folder, "
-            "give `overwrite_output_dir` to replace that training, or "
+            f"training with `random_seed={old_seed}`. Choose another folder, "
+            "pass `overwrite_output_dir` to replace that training, or "
             "`num_seeds` to train with several seeds."
         )
     changed = ", ".join(
@@ -210,13 +211,14 @@ def _compare(
     )
     if changed and settings.are_several(config):
         raise InputError(
-            f"The trainings in {folder} have other settings: {changed}. Name "
-            "another folder, or give `overwrite_output_dir` to replace them."
+            f"The training runs in {folder} have other settings: {changed}. "
+            "Choose another folder, or pass `overwrite_output_dir` to replace "
+            "them."
         )
     if changed:
         logging.warning(
             "%s holds a run with other settings (%s). Its finished steps stay "
-            "as they are; give `overwrite_output_dir` to start over.",
+            "as they are; pass `overwrite_output_dir` to start over.",
             folder,
             changed,
         )
@@ -250,12 +252,12 @@ def _set_aside(folder: str, inputs: Iterable[str]) -> None:
     if not files.exists(folder) or not files.listdir(folder):
         return
     aside = os.path.join(folder, OVERWRITTEN)
-    # The record is moved last: with it, `aside` has a whole run.
+    # The record is moved last, so an `aside` with a record is complete.
     is_aside = files.exists(os.path.join(aside, FACTS))
     if not is_aside and not read_record(folder):
         raise InputError(
             "`overwrite_output_dir` replaces earlier runs only, and "
-            f"{folder} has files but no {FACTS}. Remove it yourself, or name "
+            f"{folder} has files but no {FACTS}. Remove it yourself, or choose "
             "another folder."
         )
     run = [
@@ -274,7 +276,7 @@ def _set_aside(folder: str, inputs: Iterable[str]) -> None:
             ):
                 raise InputError(
                     f"`overwrite_output_dir` would remove {path}, which this "
-                    "run reads. Name another `output_dir`."
+                    "run reads. Choose another `output_dir`."
                 )
     if is_aside:
         # The run in `folder` was never finished and is removed. The run before
@@ -351,7 +353,7 @@ def recorded_facts(folder: str, name: str = FACTS) -> dict[str, Any]:
 
 
 def find_release(config: FineTuningOptions) -> str | None:
-    """Returns the model in --output_dir that a run uses as it is, if any.
+    """Returns the model in --output_dir that a run uses unchanged, if any.
 
     Without training, it takes precedence over --init_checkpoint, from which it
     was trained.
@@ -377,8 +379,8 @@ def find_release(config: FineTuningOptions) -> str | None:
 def no_model(folder: str) -> InputError:
     """Returns the error for a run without a model to use."""
     return InputError(
-        f"There is no fine-tuned model in `output_dir={folder}`. Name one by "
-        "`init_checkpoint`, or give `do_train`."
+        f"There is no fine-tuned model in `output_dir={folder}`. Pass one as "
+        "`init_checkpoint`, or pass `do_train`."
     )
 
 
@@ -397,7 +399,7 @@ def write_record(
 def _require_folder(path: str) -> None:
     if files.exists(path) and not files.is_directory(path):
         raise InputError(
-            f"`output_dir={path}` is a file. Name a folder, or a new path."
+            f"`output_dir={path}` is a file. Pass a folder, or a new path."
         )
 
 
@@ -432,8 +434,8 @@ def locked(folder: str) -> Iterator[None]:
 def locked_file(path: str) -> Iterator[None]:
     """Locks an existing local file or folder for one process.
 
-    The kernel releases the lock when the process ends, even by SIGKILL, so that
-    no lock is ever left over. On file systems without locks, nothing is locked.
+    The kernel releases the lock when the process ends, even by SIGKILL, so no
+    lock is left behind. On file systems without locks, nothing is locked.
 
     Raises:
       InputError: Another process has locked `path`.
@@ -446,7 +448,7 @@ def locked_file(path: str) -> Iterator[None]:
         except BlockingIOError as error:
             raise InputError(
                 f"{_lock_holder(descriptor)} is writing to {path}. Wait until "
-                "it ends, or give another `output_dir`."
+                "it ends, or pass another `output_dir`."
             ) from error
         except OSError:
             pass  # The file system has no locks.

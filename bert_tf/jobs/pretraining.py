@@ -279,7 +279,7 @@ def _require_weights(config: PretrainingConfig, estimator: Estimator) -> None:
     if estimator.weights_from is None:
         raise InputError(
             f"There is no checkpoint in `output_dir={config.output_dir}` "
-            f"{purpose}. Name one by `init_checkpoint`, or give `do_train`."
+            f"{purpose}. Pass one as `init_checkpoint`, or pass `do_train`."
         )
     unused = estimator.task.unused_variables
     lacking = [n for n in estimator.random_variables if not re.match(unused, n)]
@@ -340,7 +340,7 @@ def _release(
         vocab = tuple(load_vocab(config.vocab_file))
     else:
         logging.warning(
-            "%s has no vocab.txt: give `vocab_file`, or copy it there", folder
+            "%s has no vocab.txt: pass `vocab_file`, or copy it there", folder
         )
     casing = creation.casing_of(train_files)
     bert_config = estimator.task.config
@@ -357,7 +357,7 @@ def _encoding(
     if not config.vocab_file or not casing:
         missing = "casing" if config.vocab_file else "vocabulary"
         raise InputError(
-            f"`do_export` needs the {missing}: give `vocab_file`, and records "
+            f"`do_export` needs the {missing}: pass `vocab_file`, and records "
             "with the manifest that create_pretraining_data.py writes; or "
             "export the release by fill_mask.py --do_export."
         )
@@ -368,7 +368,7 @@ def _encoding(
     )
 
 
-# The kind of a model: its properties that shapes of weights do not show.
+# The kind of a model: properties that the shapes of weights do not show.
 
 
 def _kind(config: PretrainingConfig, bert_config: BertConfig) -> dict[str, Any]:
@@ -390,7 +390,7 @@ def verify_kind(
 ) -> None:
     """Compares a model with the one that was trained in a folder, if any.
 
-    Another seed is only logged, since it can help if training diverged.
+    A different seed is only logged, since it can help if training diverged.
 
     Args:
       folder: The output folder. Earlier versions recorded the kind in its
@@ -416,7 +416,7 @@ def verify_kind(
             raise InputError(
                 f"The model in {folder} was trained with "
                 f"{name}={_word(trained)}, and this run has "
-                f"{name}={_word(value)}. Name another `output_dir`."
+                f"{name}={_word(value)}. Choose another `output_dir`."
             )
     seed = before.get("random_seed", random_seed)
     if random_seed not in (None, seed):
@@ -430,7 +430,7 @@ def verify_kind(
 
 
 def _word(value: Any) -> str:
-    """Returns a value as on a command line."""
+    """Returns a value as it is written on a command line."""
     return value if isinstance(value, str) else json.dumps(value)
 
 

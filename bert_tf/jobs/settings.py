@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from bert_tf.data.batching import Padding
     from bert_tf.training.distribution import DistributionConfig
 
-# Values above these limits are typing mistakes that would fill the memory.
+# Values above these limits are typos that would fill the memory.
 MOST_EXAMPLES = 2**20
 MOST_TOKENS = 10**5
 
@@ -53,7 +53,7 @@ class DeviceOptions(Options):
     """The devices, with the names of the original's flags."""
 
     distribution_strategy: str = option(
-        "Devices to use. auto: the first that exists of the TPU (with "
+        "Devices to use. auto: the first available of the TPU (with "
         "--use_tpu), the workers of TF_CONFIG, all GPUs, one device.",
         default="auto",
         choices=STRATEGIES,
@@ -83,8 +83,8 @@ class DeviceOptions(Options):
     )
     iterations_per_loop: int = option(
         "Largest number of steps per call into TensorFlow. On a TPU every "
-        "call after the first runs this many; elsewhere a call runs as many as "
-        "fit into about a second.",
+        "call after the first runs this many; elsewhere a call runs as many "
+        "steps as fit into about a second.",
         default=1000,
         per_worker=True,
     )
@@ -118,9 +118,10 @@ class ExportOptions(Options):
         per_worker=True,
     )
     export_parts: int = option(
-        "Number of parts of each layer that a server computes at the same "
-        "time, on different CPU cores. 2 is faster for one text if the server "
-        "has the flags in docs/guide/serving.md, else 1.",
+        "Number of parts that each layer is split into, which a server "
+        "computes in parallel on CPU cores. 2 lowers the latency of single "
+        "requests on a server with the flags in docs/guide/serving.md; "
+        "otherwise use 1.",
         default=1,
         at_least=1,
     )
@@ -152,7 +153,7 @@ class TrainingOptions(Options):
     )
     adam_bias_correction: bool = option(
         "Whether AdamW corrects the bias of its moments, which makes short "
-        "trainings more stable. The original does not.",
+        "training runs more stable. The original does not.",
         default=False,
         decides="model",
     )
@@ -166,7 +167,7 @@ class TrainingOptions(Options):
     )
     gradient_accumulation_steps: int = option(
         "Number of parts that each batch is split into. More parts need less "
-        "memory. The result is the same but for dropout masks and rounding.",
+        "memory. The result is the same except for dropout masks and rounding.",
         default=1,
     )
     save_checkpoints_steps: int = option(
@@ -228,7 +229,7 @@ class StartOptions(ModelOptions):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PretrainedOptions(StartOptions):
-    """A model that is used as it is, so that a checkpoint is required."""
+    """A model that is used without training and needs a checkpoint."""
 
     init_checkpoint: str = option(_INIT_CHECKPOINT, per_worker=True)
 
@@ -276,7 +277,7 @@ class DataOptions(Options):
 class FineTuningOptions(
     StartOptions, ExportOptions, TrainingOptions, DeviceOptions
 ):
-    """What all fine-tuning jobs share."""
+    """Options that all fine-tuning jobs share."""
 
     output_dir: str = option("Folder of all output files.", per_worker=True)
     overwrite_output_dir: bool = option(
@@ -328,9 +329,9 @@ class FineTuningOptions(
     )
     save_best: str | None = option(
         "Metric of eval_results.txt. The weights of the evaluation with the "
-        "best value are kept; of several trainings, the best is kept. Default: "
-        "the last weights are kept; the first metric of the task decides "
-        "between several trainings.",
+        "best value are kept; of several training runs, the best is kept. "
+        "Default: the last weights are kept; the first metric of the task "
+        "decides between several training runs.",
         default=None,
         decides="model",
     )
@@ -342,7 +343,8 @@ class FineTuningOptions(
         decides="model",
     )
     num_seeds: int = option(
-        "Number of trainings, each with its own seed. The best one is kept.",
+        "Number of training runs, each with a different seed. The best one is "
+        "kept.",
         default=1,
         at_least=1,
         at_most=10**4,
@@ -402,10 +404,10 @@ class FineTuningOptions(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DistillationOptions(FineTuningOptions):
-    """What fine-tuning jobs share whose models can learn from a teacher."""
+    """Options of fine-tuning jobs whose models can learn from a teacher."""
 
     teacher: str | None = option(
-        "Fine-tuned model whose outputs the model learns from, too: release/ "
+        "Fine-tuned model whose outputs the model also learns from: release/ "
         "of an earlier run, or another checkpoint that --init_checkpoint "
         "accepts, with the same task, labels, vocabulary and casing. Default: "
         "none.",
@@ -414,7 +416,7 @@ class DistillationOptions(FineTuningOptions):
         needs="mode=fine_tuning",
     )
     distillation_weight: float = option(
-        "Share of the --teacher in the loss; the rest is that of the labels.",
+        "Weight of the --teacher's loss; the labels' loss has 1 - this weight.",
         default=0.9,
         at_least=0.0,
         at_most=1.0,
@@ -422,8 +424,8 @@ class DistillationOptions(FineTuningOptions):
         needs="teacher",
     )
     temperature: float = option(
-        "Number that divides all logits in the --teacher's part of the loss: "
-        "higher values show more of how it ranks the wrong answers.",
+        "Temperature that divides all logits in the --teacher's loss: higher "
+        "values show more of how it ranks incorrect answers.",
         default=2.0,
         at_least=0.1,
         at_most=100.0,
@@ -445,9 +447,9 @@ def incomplete_model(
         options = "`bert_config_file`"
         options += ", `model_size`" if has_size else ""
     if checkpoint is not None:
-        return InputError(f"{checkpoint} contains no {what}. Give {options}.")
+        return InputError(f"{checkpoint} contains no {what}. Pass {options}.")
     return InputError(
-        f"Give {options}, or an `init_checkpoint` that contains a {what}."
+        f"Pass {options}, or an `init_checkpoint` that contains a {what}."
     )
 
 
@@ -468,7 +470,7 @@ def connect(config: DeviceOptions) -> Any:
 
     Raises:
       InputError: The devices do not exist, or another worker of the run has
-        other options or another version of bert_tf.
+        different options or a different version of bert_tf.
     """
     import keras
 
@@ -554,7 +556,7 @@ def splits(config: FineTuningOptions) -> list[str]:
     wanted = {split for name, split in _SPLITS.items() if getattr(config, name)}
     if not wanted and not config.do_export:
         raise InputError(
-            "Nothing to do: give one or several of "
+            "Nothing to do: pass at least one of "
             f"{', '.join(f'`{name}`' for name in [*_SPLITS, 'do_export'])}."
         )
     if config.do_train and selects(config):

@@ -56,7 +56,7 @@ def run(config: SquadConfig) -> TrainingResult:
 
 
 class _Steps(Steps):
-    """Answers, scores and writes questions while they are read in windows."""
+    """Predicts, scores and writes the answers to questions, part by part."""
 
     records = ("train",)
 
@@ -78,7 +78,7 @@ class _Steps(Steps):
             is_korquad = config.scorer == "korquad"
             return official_scores(answers, with_negative, is_korquad)
         for _ in answers:
-            pass  # Each answer is written as it comes.
+            pass  # Each answer is written as soon as it is known.
         return {}
 
 

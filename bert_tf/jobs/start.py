@@ -140,8 +140,8 @@ def resolve(
         if start.head not in (None, "encoder", *heads):
             raise InputError(
                 f"{checkpoint} is a model of another task: its head is "
-                f"{start.head}, not {listed(heads, last='or')}. Name another "
-                "model, or give `do_train`."
+                f"{start.head}, not {listed(heads, last='or')}. Pass another "
+                "model, or `do_train`."
             )
         facts = output_folder.recorded_facts(folder)
         recorded = facts or _recorded_beside(checkpoint)
@@ -152,7 +152,7 @@ def resolve(
             config = dataclasses.replace(config, bilstm_head=bool(has_one))
         name = "version_2_with_negative"
         if not config.do_export and getattr(config, name, 0) is None:
-            # It belongs to the questions of this run.
+            # It depends on the questions of this run.
             config = dataclasses.replace(config, **{name: False})  # type: ignore[arg-type]
         config = with_recorded(
             config, (folder, facts), (checkpoint, start.trained_with)
@@ -199,7 +199,7 @@ def with_recorded(
             except OptionError as error:
                 raise InputError(
                     f"{path} records `{name}={value!r}`, which is not a valid "
-                    f"value. Give `{name}`."
+                    f"value. Pass `{name}`."
                 ) from error
         if taken:
             logging.info(
@@ -217,7 +217,7 @@ def with_recorded(
 
 
 def _words(values: Mapping[str, Any]) -> str:
-    """Returns options as on a command line."""
+    """Returns options as they are written on a command line."""
     return " ".join(f"`{n}={json.dumps(v)}`" for n, v in values.items())
 
 
@@ -323,7 +323,7 @@ def _compare(
     if lines:
         logging.warning(
             "%s is not the vocabulary of %s: line %d is the first of %d that "
-            "differ. Their tokens start from the vectors of other tokens. "
+            "differ. These tokens start with the embeddings of other tokens. "
             "Leave out `vocab_file` to use the checkpoint's.",
             path,
             checkpoint,

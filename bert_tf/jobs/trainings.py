@@ -125,7 +125,7 @@ class Trainings:
     def train_or_open(
         self, features: Features | None, evaluate: Evaluate
     ) -> Estimator:
-        """Trains and releases a model, or opens the model to use as it is.
+        """Trains and releases a model, or opens an existing one.
 
         Args:
           features: The training set; None without --do_train.
@@ -330,7 +330,7 @@ class Trainings:
         if missing:
             raise InputError(
                 f"{estimator.weights_from} is not a fine-tuned model: it lacks "
-                f"{missing[0]}. Name another model, or give `do_train`."
+                f"{missing[0]}. Pass another model, or `do_train`."
             )
         return estimator
 
@@ -462,7 +462,7 @@ def plan_trainings(
             raise InputError(
                 f"The batch size {batch_size} (`train_batch_size` or `search`) "
                 f"is larger than {num_examples} examples times {epochs} "
-                "epochs, so that training has no step. Give a smaller one."
+                "epochs, so training has no step. Pass a smaller one."
             )
         plan[trial] = dataclasses.replace(
             training,

@@ -175,7 +175,7 @@ def run(
             results[result.trial] = dataclasses.replace(result, kept=False)
             if writes:
                 folder = folder_of(output_dir, result.trial)
-                # In this order, weights that are recorded as kept exist.
+                # In this order, weights that are recorded as kept always exist.
                 write_result(folder, results[result.trial])
                 discard(folder)
         if writes:
@@ -200,7 +200,7 @@ def run(
     best = update()
     if best.failure is not None:
         raise InputError(
-            f"All {len(trials)} trainings diverged. The last error: "
+            f"All {len(trials)} training runs diverged. The last error: "
             f"{results[trials[-1]].failure}"
         )
     _log([results[trial] for trial in trials])

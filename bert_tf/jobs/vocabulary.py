@@ -54,8 +54,8 @@ def _count_words(config: VocabularyConfig, paths: list[str]) -> Counter[str]:
     words = vocabulary.count_words(texts, normalizer)
     if not words:
         raise InputError(
-            f"There are no words in {listed(paths, most=3)}. Name other files "
-            "by `input_file`."
+            f"There are no words in {listed(paths, most=3)}. Pass other files "
+            "as `input_file`."
         )
     if not normalizer.strip_accents:
         _warn_of_decomposed(words)
@@ -66,7 +66,7 @@ def _warn_of_decomposed(words: Counter[str]) -> None:
     """Warns of words that are not in Unicode's form NFC.
 
     If accents are kept, a text in form NFD, such as file names on macOS, has
-    other words than the same text in form NFC.
+    different words from the same text in form NFC.
     """
     decomposed = [w for w in words if not unicodedata.is_normalized("NFC", w)]
     if decomposed:

@@ -14,7 +14,7 @@ from bert_tf.tokenization.graph_normalization import drop_invalid_utf8
 
 
 class ServedClassifier(ServedWindows):
-    """From a text or a pair to a class, any number of labels, or a number.
+    """Maps a text or a pair to a class, any number of labels, or a number.
 
     With `doc_stride`, a text may have any length: it is split into windows as
     in `run_classifier.py`, and the answers are the same.
@@ -125,7 +125,7 @@ _KINDS = {
 
 
 class ServedMultipleChoice(Served):
-    """From the beginning of a text and several endings to the right ending.
+    """Maps a context and several endings to the most likely ending.
 
     Args:
       model: A `BertMultipleChoice`, built.

@@ -1,4 +1,4 @@
-"""Vectors of texts in a graph."""
+"""Text embeddings in a graph."""
 
 from collections.abc import Callable
 from typing import Any, Self
@@ -39,10 +39,10 @@ def pooled_and_mean(
 
 
 class ServedEncoder(ServedWindows):
-    """From texts to embeddings.
+    """Maps texts to embeddings.
 
-    With `doc_stride`, the embedding of a text is the mean of those of its
-    windows, weighted by their numbers of tokens, or their maximum.
+    With `doc_stride`, the embedding of a text is the mean of its windows'
+    embeddings, weighted by their numbers of tokens, or the maximum.
 
     Args:
       model: A `BertModel`, built.
@@ -69,7 +69,7 @@ class ServedEncoder(ServedWindows):
     def of_task(
         cls, model: keras.Model, task: EmbeddingTask, encoding: TextEncoding
     ) -> Self:
-        """Serves the vectors of a task; `encoding` is that of single texts."""
+        """Serves the embeddings of a task; `encoding` is for single texts."""
 
         def choose(outputs: Tensors, input_mask: tf.Tensor) -> Any:
             return task.row_outputs({"input_mask": input_mask}, outputs)

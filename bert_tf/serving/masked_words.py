@@ -1,4 +1,4 @@
-"""Words for the gaps of texts in a graph."""
+"""Predictions of masked words in a graph."""
 
 import keras
 import tensorflow as tf
@@ -11,7 +11,7 @@ from bert_tf.tokenization.vocabulary_file import require_special_tokens
 
 
 class ServedMaskedLM(Served):
-    """From texts with `[MASK]` tokens to the words that fit.
+    """Maps texts with `[MASK]` tokens to the words that fit.
 
     A mask beyond the maximum sequence length is ignored.
 
@@ -52,7 +52,7 @@ class ServedMaskedLM(Served):
         return self.tokenizer.pack([ids])
 
     def answer(self, texts: Tensors) -> dict[str, tf.Tensor]:
-        """Returns the words for each mask while the others stay masked.
+        """Predicts the words of each mask while the other masks stay in place.
 
         Args:
           texts: `text`, strings [B].

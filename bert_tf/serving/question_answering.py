@@ -25,7 +25,7 @@ from bert_tf.tasks.questions import (
     SpanEncoding,
 )
 
-# For each of the n best answers, the texts of so many spans are compared.
+# The number of spans, for each of the n best answers, whose texts are compared.
 _SPANS_PER_ANSWER = 16
 
 _NEVER = -float("inf")
@@ -35,7 +35,7 @@ _NEVER = -float("inf")
 
 
 class WindowTensors(NamedTuple):
-    """The windows of some questions; those of a question are adjacent.
+    """The windows of some questions; windows of one question are adjacent.
 
     Attributes:
       question: Index of the question of each window, int64 [W].
@@ -43,7 +43,7 @@ class WindowTensors(NamedTuple):
       tokens: The context tokens, as indexes into the tokens of all contexts;
         int64, ragged [W, (L)].
       is_max_context: Whether this is the window with the most context around
-        the token; of equal ones the first. Bool, ragged [W, (L)].
+        the token; the first one on ties. Bool, ragged [W, (L)].
     """
 
     question: tf.Tensor
@@ -125,7 +125,7 @@ class Contexts(NamedTuple):
 
 
 class Spans(NamedTuple):
-    """Candidate answers; those of a question are adjacent.
+    """Candidate answers; candidates for one question are adjacent.
 
     Attributes:
       question: Index of the question of each span, int64 [C].
@@ -270,7 +270,7 @@ def null_scores(
     It is the smallest sum of the two logits, [W, S], at [CLS] of a question's
     windows.
     """
-    # Sums work without windows, too, where S is 0.
+    # Sums also work without windows, where S is 0.
     start, end = (
         tf.reduce_sum(tf.cast(logits[:, :1], tf.float64), axis=1)  # [W]
         for logits in (start_logits, end_logits)
@@ -285,9 +285,9 @@ def null_scores(
 def best_answers(spans: Spans, contexts: Contexts, count: int) -> NBest:
     """Returns up to `count` best spans of each question with distinct texts.
 
-    Of equal scores, and of equal texts, the first wins. Long contexts have very
-    many spans, so only the texts of the best ones are compared. Where most of
-    these are equal, there are fewer answers than the script lists.
+    Ties, and equal texts, are resolved in favor of the first. Long contexts
+    have very many spans, so only the texts of the best ones are compared. If
+    most of these are equal, there are fewer answers than in the script's list.
     """
     order = tf.argsort(spans.scores, direction="DESCENDING", stable=True)
     by_question = tf.argsort(tf.gather(spans.question, order), stable=True)
@@ -312,19 +312,19 @@ def best_answers(spans: Spans, contexts: Contexts, count: int) -> NBest:
 
 
 def with_null(answers: NBest, null: tf.Tensor) -> NBest:
-    """Inserts no answer into each row, after the answers that are as good.
+    """Inserts "no answer" into each row, after answers with the same score.
 
     Args:
       answers: The answers to each question, [B, n].
       null: The score of no answer, float64 [B].
 
     Returns:
-      [B, n + 1], whose last column has no answer or nothing: of worse answers
-      after no answer, the last one is dropped.
+      The answers, [B, n + 1]. The last column is "no answer" or empty: if worse
+      answers follow "no answer", the last one is dropped.
     """
     count = answers.scores.shape[1]
     scores = tf.concat([answers.scores, null[:, tf.newaxis]], axis=1)
-    # Of equal scores, the first comes first.
+    # Equal scores keep their order.
     scores, order = tf.math.top_k(scores, count + 1)
     is_cut = (tf.range(count + 1) == count) & (order != count)
     begins, ends = (
@@ -407,7 +407,7 @@ class ServedSpanLabeler(ServedRows):
           `nbest_ends` and `nbest_probabilities`, the same for the best answers,
           [B, num_answers]; and `num_nbest`, int32 [B], their number, after
           which there is "", -1, -1 and 0. For SQuAD 2.0 also `null_odds`,
-          float32 [B], the score of no answer minus that of the best span.
+          float32 [B], the score of no answer minus the score of the best span.
 
         Raises:
           tf.errors.InvalidArgumentError: If a logit is NaN or infinite.
@@ -426,7 +426,7 @@ class ServedSpanLabeler(ServedRows):
     def answer_tokens(self, features: Tensors) -> dict[str, tf.Tensor]:
         """Returns `start_logits` and `end_logits`, float32 [B, S].
 
-        Tokens of the question and padding have logits, too.
+        Tokens of the question and padding have logits too.
         """
         outputs = self.model(features)
         return {
@@ -492,7 +492,7 @@ class ServedSpanLabeler(ServedRows):
         best, begin, end = (column[:, 0] for column in answers)  # [B]
         is_none = begin < 0
         if not self.rules.with_negative:
-            # No answer is listed only if there are no others.
+            # "No answer" is listed only if there are no others.
             null = tf.where(is_none, tf.zeros_like(null), _NEVER)
         odds = tf.where(~is_none, null - best, ODDS_WITHOUT_SPAN)
         is_null = is_none | (odds > self.rules.null_score_diff_threshold)

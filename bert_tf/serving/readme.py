@@ -129,7 +129,7 @@ batch_timeout_micros {{ value: 1000 }}
 # Batches that may wait before requests are refused.
 max_enqueued_batches {{ value: 100 }}
 
-# Batches at a time. On CPUs their number is a good start.
+# Batches computed at a time. The number of CPUs is a good start.
 num_batch_threads {{ value: 4 }}
 
 # The server pads with the first value of an input. For input_mask that is 1:
@@ -209,7 +209,7 @@ curl -d '{request}' \\
 The answer is `{{"predictions": [...]}}`: for each row an object of the outputs
 of `serving_default`, or the value of a single output. For another signature,
 add `"signature_name"` to the request. In shapes, the first None is the number
-of rows, another None the longest row of the request.
+of rows; a second None is the length of the longest row of the request.
 
 | signature | inputs | outputs |
 |---|---|---|

@@ -1,9 +1,9 @@
 """Models with their tokenizer: strings in, answers out.
 
-An export has three functions: `Served.answer` is its signature
-`serving_default`, `answer_tokens` its `tokens`, `tokenize` its `tokenize`. All
-accept any number of texts, including none. They may use only core ops and the
-ops of TensorFlow Text in `tokenization.graph`, since servers lack others.
+An export has three signatures: `serving_default` calls `Served.answer`,
+`tokens` calls `answer_tokens`, and `tokenize` calls `tokenize`. All accept any
+number of texts, including none. They may use only core ops and the ops of
+TensorFlow Text in `tokenization.graph`, since servers lack others.
 """
 
 import abc
@@ -30,8 +30,8 @@ _BLANK = " "
 class LineTable(tf.saved_model.experimental.TrackableResource):
     """A table of the lines of a file by number.
 
-    Tables of `tf.lookup` are named by the path of their file, which would be in
-    the export.
+    `tf.lookup` names a table after the path of its file, and this path would be
+    stored in the export.
     """
 
     def __init__(self, file: tf.saved_model.Asset, name: str):
@@ -83,9 +83,9 @@ class Names(tf.Module):
         lines = "".join(f"{name or _BLANK}\n" for name in names)
         # Half of a surrogate pair, which JSON can contain, becomes "?".
         path.write_bytes(lines.encode("utf-8", errors="replace"))
-        # A SavedModel has the assets of modules, but not those of resources.
+        # A SavedModel contains the assets of modules, but not of resources.
         self._file = tf.saved_model.Asset(str(path))
-        # Where two models share a session, so do tables of one name.
+        # If two models share a session, they share tables of the same name.
         digest = files.checksum(str(path))[:16]
         self._table = LineTable(self._file, f"{path.stem}_{digest}")
 
@@ -214,7 +214,7 @@ class Served(tf.Module, abc.ABC):
     def ids(self, texts: Sequence[tf.Tensor]) -> list[tf.RaggedTensor]:
         """Tokenizes one or two tensors of strings, in one call for speed.
 
-        Each tensor [B] has its own B, and gives int32 ids, ragged [B, (T)].
+        Each tensor [B] has its own B and becomes int32 ids, ragged [B, (T)].
         """
         if len(texts) == 1:
             return [self.tokenizer.tokenize(texts[0])]
@@ -234,7 +234,7 @@ def _as_text(shape: tf.Tensor) -> tf.Tensor:
 
 
 class ServedTask(Served):
-    """Any kind of task whose examples have one row: from texts to `decode`.
+    """Serves `decode` of any kind of task whose examples have one row.
 
     Args:
       model: A model of the task, built.
@@ -270,7 +270,7 @@ class ServedRows(Served):
     """A model whose texts may need several rows.
 
     Attributes:
-      count_name: What `tokenize` calls the number of rows of a text.
+      count_name: The output of `tokenize` with each text's number of rows.
     """
 
     count_name = "num_windows"

@@ -1,4 +1,4 @@
-"""Tags of words in a graph, for named entities for example.
+"""Tags words in a graph, for example named entities.
 
 The graph makes the same rows of the same tokens as
 `tasks.conll.TaggingEncoding` does in NumPy.
@@ -84,15 +84,14 @@ class ServedTagger(ServedRows):
     """An exported model that tags the words of texts.
 
     Words are separated by white space, as in `str.split` of Python: tabs, line
-    breaks, no-break and ideographic spaces, too. They should look like the
-    words of the training set. In CoNLL files punctuation marks are words, so
-    "lives in Bonn ." gets better tags than "lives in Bonn.", whose last word
-    never occurs in training.
+    breaks, no-break and ideographic spaces too. They should look like the words
+    of the training set. In CoNLL files punctuation marks are words, so "lives
+    in Bonn ." gets better tags than "lives in Bonn.", whose last word never
+    occurs in training.
 
     A text longer than `max_seq_length` is tagged in several rows, without
-    losing words. The tags equal those of `run_ner.py`: the first token of a
-    word decides, and a word without tokens, such as a control character, is
-    `[UNK]`.
+    losing words. The tags equal `run_ner.py`'s: the first token of a word
+    decides, and a word without tokens, such as a control character, is `[UNK]`.
 
     Args:
       model: A built `BertTokenClassifier` or `BertFeatureTagger`.

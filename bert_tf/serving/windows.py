@@ -29,8 +29,7 @@ def in_batches(
     Args:
       compute: Maps one or more rows of the features to rows of outputs.
       features: Tensors [R, ...] by name.
-      nothing: Rows before the first ones, usually none, [0, ...]; their keys
-        select outputs.
+      nothing: Initial rows, usually empty, [0, ...]; their keys select outputs.
 
     Returns:
       Tensors with the keys of `nothing`.
@@ -96,7 +95,7 @@ def rows_by_text(
 def window_ranges(
     num_tokens: tf.Tensor, room: tf.Tensor, doc_stride: int
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Splits texts as `tasks.windows.window_spans`.
+    """Splits texts like `tasks.windows.window_spans`.
 
     Args:
       num_tokens: The number of tokens of each text, int64 [B].

@@ -1,1 +1,1 @@
-"""What is particular to each kind of task."""
+"""What is specific to each kind of task."""

@@ -26,7 +26,7 @@ from bert_tf.tasks.questions import (
 # Enough windows for batches of equal length, few enough to show progress.
 _WINDOWS_AT_A_TIME = 512
 
-# From windows to the outputs of `SpanTask.predictions`, in the same order.
+# Maps windows to the outputs of `SpanTask.predictions`, in the same order.
 Predict = Callable[[Features], Mapping[str, np.ndarray]]
 
 
@@ -55,8 +55,8 @@ class Scores(NamedTuple):
     Attributes:
       starts: All positions in descending order of the logits of a start, int
         [k]; equal ones in order of position. Missing ones are -1.
-      start_logits: Their logits, [k]; of missing ones -inf.
-      ends: Likewise of the logits of the last token.
+      start_logits: Their logits, [k]; -inf for missing ones.
+      ends: The same for the last token of an answer.
       end_logits: Their logits, [k].
       null_start_logit: The logit of a start at [CLS], which means that the
         window has no answer.
@@ -161,7 +161,7 @@ def find_answer(
         null = _Candidate(
             "", float(least.null_start_logit), float(least.null_end_logit)
         )
-    # No answer comes after equal scores, and is listed in any case.
+    # "No answer" comes after equal scores, and is always listed.
     rank = sum(span.score >= null.score for span in spans)
     nbest = _with_probabilities(
         [*spans[:rank], null, *spans[rank : rules.n_best_size - 1]]
@@ -293,7 +293,7 @@ def answer_questions(
     """Yields the answers to all questions, in order, while predicting.
 
     Shows the progress unless `is_quiet`. A context without tokens has no
-    window; its question is answered, too. Raises InputError if the model's
+    window; its question is answered too. Raises InputError if the model's
     logits are not finite.
     """
     faults = Faults()
@@ -346,11 +346,11 @@ def _answer_part(
 def write_answers(
     answers: Iterable[Answered], folder: str, with_negative: bool
 ) -> Iterator[Answered]:
-    """Passes answers on while writing them to the files of the original.
+    """Yields the answers while writing them to the original's output files.
 
     The files are `predictions.json`, `nbest_predictions.json` and, if
-    questions may have no answer, `null_odds.json`. They appear when all answers
-    have been passed on.
+    questions may have no answer, `null_odds.json`. They appear after the last
+    answer.
     """
     with contextlib.ExitStack() as stack:
 
@@ -377,7 +377,7 @@ def write_answers(
 def json_object_writer(path: str) -> Iterator[Callable[[str, Any], None]]:
     """Opens a file to write `json.dumps(members, indent=4) + "\\n"` in pieces.
 
-    Gives a function of a new key and a value that appends a member. The file
+    Yields a function that appends a member, a new key and its value. The file
     appears when it is complete; see `files.atomic_writer`. The function raises
     ValueError for NaN and infinity, which JSON does not have.
     """
@@ -401,8 +401,8 @@ def official_scores(
     """Returns the official scores, with names from "eval_"; see `metrics`.
 
     The best thresholds of SQuAD 2.0 are computed from the best spans. (The
-    official script gets "" where the odds exceed the threshold of the run, and
-    so can only find lower thresholds.) KorQuAD is scored by characters.
+    official script receives "" where the odds exceed the threshold of the run,
+    and so can only find lower thresholds.) KorQuAD is scored by characters.
     """
     gold, texts, spans, odds = {}, {}, {}, {}
     for question, prediction in answers:
@@ -427,13 +427,13 @@ def official_scores(
 
 
 def metric_names(with_negative: bool) -> list[str]:
-    """Returns the scores by which the best model can be chosen."""
+    """Returns the names of the scores that can select the best model."""
     exact = "exact" if with_negative else "exact_match"
     return ["eval_f1", f"eval_{exact}"]
 
 
 def require_answers(questions: Iterable[Question], with_negative: bool) -> None:
-    """Raises InputError if a question lacks an answer to score by."""
+    """Raises InputError if a question lacks an answer to compare with."""
     for question in questions:
         if question.answers or (with_negative and question.is_impossible):
             continue

@@ -208,7 +208,7 @@ class Objective(NamedTuple):
 def _softmax_loss(label_ids, logits, label_smoothing: float):
     """Returns -sum_c t_c log softmax(logits)_c; t is 1 - e + e/C or e/C.
 
-    Instead of label_ids [B], there may be the shares of the labels, [B, C].
+    `label_ids` are integers [B], or probabilities of the labels [B, C].
     """
     has_shares = len(label_ids.shape) == 2
     if not label_smoothing and not has_shares:
@@ -378,7 +378,7 @@ class ClassificationTask(FineTuningTask):
         return loss * ops.cast(self.row_scales(features), loss.dtype)
 
     def row_scales(self, features: Mapping) -> Any:
-        """Returns the scale with which texts, not windows, count equally.
+        """Returns the scale that gives texts, not windows, equal weight.
 
         Not in `element_weights`: batches have windows of texts of similar
         length, so that dividing by their sum would undo it.
@@ -422,7 +422,7 @@ class ClassificationTask(FineTuningTask):
     def by_example(
         self, predictions: Mapping[str, np.ndarray]
     ) -> Mapping[str, np.ndarray]:
-        """Returns predictions [n, ...] of examples from those of windows."""
+        """Returns the predictions of examples, [n, ...], from their windows."""
         if "window_numbers" not in predictions:
             return predictions
         rows = Rows.of(predictions["window_numbers"])
@@ -509,9 +509,9 @@ class ClassificationTask(FineTuningTask):
         num_classes = len(np.unique(label_ids))
         if num_classes > 1 and len(np.unique(decided)) == 1:
             logging.warning(
-                "All %d examples are predicted to be %r, although their labels "
-                "are of %d classes. Try a lower `learning_rate`, more epochs, "
-                "or another seed",
+                "All %d examples are predicted to be %r, although they have "
+                "labels of %d classes. Try a lower `learning_rate`, more "
+                "epochs, or another seed",
                 len(decided),
                 self.labels[decided[0]],
                 num_classes,

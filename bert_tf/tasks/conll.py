@@ -1,6 +1,6 @@
 """Named entities: CoNLL files, records of tagged sentences, labels and scores.
 
-A CoNLL file has a word a line with its columns and a blank line between
+A CoNLL file has one word per line, with its columns, and a blank line between
 sentences:
 
     -DOCSTART- -X- O O
@@ -11,8 +11,8 @@ sentences:
 Columns are separated by tabs if the first word's line has a tab, and may then
 be empty; otherwise by any number of spaces. A line that begins with
 `-DOCSTART-` also ends a sentence. A line that begins with "#" is a comment if
-it stands before the words of a sentence and has another number of columns than
-the words: "#" and "#tag" may be words, too.
+it precedes the words of a sentence and has a different number of columns: "#"
+and "#tag" may be words too.
 """
 
 import dataclasses
@@ -121,13 +121,14 @@ def read_conll(
 
     Raises:
       InputError: If the file cannot be read, is not UTF-8, has no word, lacks
-        a column, or has a line with another number of columns or a wrong tag.
+        a column, or has a line with a different number of columns or an invalid
+        tag.
     """
     contents = [line.rstrip(" \r\n") for line, _ in read_lines(path)]
     rows = [n for n, text in enumerate(contents) if not _is_border(text)]
     if not rows:
         raise in_file(path, "expected a word on each line, found no word.")
-    # A line with "#" decides only where there are no others.
+    # A line with "#" determines the columns only if there are no other lines.
     first = next((n for n in rows if not contents[n].startswith("#")), rows[0])
     separator = "\t" if "\t" in contents[first] else " "
     num_columns = len(_columns(contents[first], separator))
@@ -161,7 +162,7 @@ def read_conll(
     if tag == word:
         raise wrong_value(
             "`tag_column`",
-            f"another column than `word_column` in {where}",
+            f"a column other than `word_column` in {where}",
             tag_column,
         )
     blocks = [
@@ -308,7 +309,7 @@ def _find_tags(
 def find_file(
     split: str, data_dir: str | None = None, name: str | None = None
 ) -> str:
-    """Returns the path of the CoNLL file of a split, maybe compressed (.gz).
+    """Returns the path of a split's CoNLL file, possibly compressed (.gz).
 
     `name` is a file in the folder or a path. Without it, raises InputError if
     the folder has no file with a usual name of "train", "dev" or "test".

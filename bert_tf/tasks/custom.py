@@ -51,8 +51,8 @@ def data_set(
         separated by commas. None: there are no labels.
       has_header: Whether the first row of a table names the columns.
       problem: One of `PROBLEMS`.
-      labels: The labels in the order of a model; default: those of the
-        training file, by value if all are numbers, otherwise as text.
+      labels: The labels in the order of a model; default: the training file's
+        labels, sorted by value if all are numbers, otherwise as text.
       label_separator: What separates the names in a multi-label column.
       skip_malformed: See `DataSet`.
 

@@ -128,7 +128,7 @@ class DataSet:
     ) -> "DataSet":
         """Returns the data set with its labels in the order of a model.
 
-        Published models have their classes in other orders. Classes without
+        Published models have their classes in different orders. Classes without
         names (LABEL_0) are assigned to the labels by their number.
 
         Args:
@@ -137,7 +137,7 @@ class DataSet:
           allow_mapping: Whether to assign labels with other names in order.
 
         Raises:
-          InputError: The model has as many labels, but with other names.
+          InputError: The model has the same number of labels, but other names.
         """
         if len(known) != len(self.labels):
             return self  # The labels are unknown, or the head does not fit.
@@ -152,7 +152,7 @@ class DataSet:
         if have_names(known) and not allow_mapping:
             raise InputError(
                 f"The model's labels are {theirs}; {self.name} has {ours}. "
-                "Name a model of this task, or pass `allow_label_mapping` if "
+                "Pass a model of this task, or pass `allow_label_mapping` if "
                 "the labels mean the same in this order."
             )
         if known:
@@ -276,8 +276,8 @@ class SplitFile:
 
         Args:
           warn: Whether to log warnings and the note of the source.
-          is_labelled: Whether each row must have a label; by default those of
-            the training and the development set.
+          is_labelled: Whether each row must have a label; by default, rows of
+            the training and development sets must.
 
         Raises:
           InputError: A file or one of its rows is not as expected.
@@ -475,7 +475,7 @@ TABLE = (
         test=_file(
             "diagnostic.tsv diagnostic/diagnostic.tsv AX.tsv",
             _PAIR,
-            # Its predictions are in the same folder as those of MNLI.
+            # Its predictions are in the same folder as MNLI's.
             suffix="_ax",
             submission="AX.tsv",
         ),

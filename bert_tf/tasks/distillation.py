@@ -30,16 +30,16 @@ IS_LABELED = "is_labeled"
 
 
 class DistillationTask:
-    """A `FineTuningTask` with a second part of the loss.
+    """A `FineTuningTask` with a second loss, from a teacher.
 
     loss = (1 - weight) * loss of the labels + weight * loss of the teacher
 
-    The first part is the mean over the labeled examples of a batch, the second
-    over all of them. Everything else is the task's.
+    The first is the mean over the labeled examples of a batch, the second over
+    all examples. Everything else comes from the task.
 
     Args:
       task: The task of the student.
-      weight: The share of the teacher, from 0 to 1.
+      weight: The weight of the teacher's loss, from 0 to 1.
       temperature: See `task.divergence`; without effect for regression.
     """
 
@@ -59,7 +59,7 @@ class DistillationTask:
         return {**weights, LOSS: soft}
 
     def losses(self, features: Mapping, outputs: Mapping) -> dict:
-        """See `Task`; `features` contain those of `TeacherTask`."""
+        """See `Task`; `features` include the outputs of `TeacherTask`."""
         losses = self._labeled(features, self._task.losses(features, outputs))
         soft = self._task.soft_losses(features, outputs, self._temperature)
         soft = sum_of_rows(soft * self._task.is_element(features))
@@ -159,7 +159,7 @@ def task_of_teacher(
     Args:
       task: The task of the student.
       teacher: The checkpoint of the teacher.
-      name: What messages call the teacher.
+      name: The name of the teacher in messages.
       rename: Maps the teacher's labels to the spelling of the task.
 
     Raises:
@@ -187,7 +187,7 @@ def label_order(
     Args:
       theirs: The labels of the teacher.
       ours: The labels of the student.
-      teacher: What messages call the teacher.
+      teacher: The name of the teacher in messages.
 
     Raises:
       InputError: They do not have the same labels.
@@ -203,7 +203,7 @@ def label_order(
     if {*theirs} != {*ours}:
         raise InputError(
             f"{teacher} has the labels {listed(theirs, most=20)}; the model to "
-            f"train has {listed(ours, most=20)}. Name a teacher with the same "
+            f"train has {listed(ours, most=20)}. Pass a teacher with the same "
             "labels, in any order."
         )
     return [[*theirs].index(name) for name in ours]

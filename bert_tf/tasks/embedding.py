@@ -1,8 +1,8 @@
-"""Vectors of texts, trained on pairs of texts.
+"""Text embeddings, trained on pairs of texts.
 
-A pair has a similarity from 0 to 1, which its cosine learns; or none, and its
-texts belong together, unlike its first text and the other second texts of the
-batch.
+The cosine of a pair is fitted to its similarity, from 0 to 1. A pair without a
+similarity is a positive pair, and the other second texts of the batch are its
+negatives.
 
 Sources: Henderson et al. 2017, "Efficient Natural Language Response Suggestion
 for Smart Reply", 4.4; Reimers and Gurevych 2019, "Sentence-BERT".
@@ -89,10 +89,10 @@ def cosines(vectors):
     return ops.sum(unit(vectors[:, 0]) * unit(vectors[:, 1]), axis=-1)
 
 
-def are_wrong(text_ids):
-    """Returns whether second texts are wrong for first texts, bools [B, B].
+def are_negatives(text_ids):
+    """Returns which second texts are negatives of first texts, bools [B, B].
 
-    A text is right for every text that it has a pair with, and for itself.
+    A text is not a negative of itself or of any text it is paired with.
 
     Args:
       text_ids: The pairs, integers [B, 2]; see `number_texts`.
@@ -108,9 +108,9 @@ def are_wrong(text_ids):
 def pair_losses(scores, text_ids, vectors):
     """Returns the loss of each pair, float32 [B].
 
-    A pair with a score: the squared difference to its cosine. A pair without:
-    the cross-entropy of its second text among itself and the wrong second texts
-    of the batch.
+    With a score, it is the squared difference between score and cosine.
+    Without, it is the cross-entropy of choosing the pair's second text among
+    itself and its negatives in the batch.
 
     Args:
       scores: Floats [B]; NaN for a pair without a score.
@@ -124,7 +124,9 @@ def pair_losses(scores, text_ids, vectors):
         unit(vectors[:, 0]), ops.transpose(unit(vectors[:, 1]))
     )  # [B, B]
     rows = ops.arange(ops.shape(logits)[0])
-    is_candidate = ops.logical_or(are_wrong(text_ids), rows[:, None] == rows)
+    is_candidate = ops.logical_or(
+        are_negatives(text_ids), rows[:, None] == rows
+    )
     entropies = keras.losses.sparse_categorical_crossentropy(
         rows, ops.where(is_candidate, logits, -1e9), from_logits=True
     )
@@ -141,8 +143,8 @@ def retrieval_scores(
       vectors: Floats [n, 2, H].
 
     Returns:
-      `accuracy`: how often the second text has a higher cosine than all wrong
-      ones; `mrr`: the mean of 1 / its rank.
+      `accuracy`: how often the second text has a higher cosine than all
+        negatives; `mrr`: its mean reciprocal rank.
     """
     first, second = (ops.convert_to_numpy(unit(vectors[:, n])) for n in (0, 1))
     # Each second text once.
@@ -174,7 +176,7 @@ class TextEncoder(BertModel):
 
 
 class EmbeddingTask(FineTuningTask):
-    """Vectors of texts.
+    """Text embeddings.
 
     Args:
       config: The configuration of the model.
@@ -220,7 +222,7 @@ class EmbeddingTask(FineTuningTask):
         return {"vector": pool(outputs, mask, self.pooling)}
 
     def decode(self, outputs: Mapping) -> dict:
-        """Returns the `vector` of each text, with length 1 if it is to be."""
+        """Returns the `vector` of each text; of length 1 with `normalize`."""
         vector = outputs["vector"]
         return {"vector": unit(vector) if self.normalize else vector}
 
@@ -231,7 +233,7 @@ class EmbeddingTask(FineTuningTask):
         return ops.reshape(vectors, (-1, 2, vectors.shape[-1]))
 
     def element_losses(self, features: Mapping, outputs: Mapping) -> Any:
-        """Returns `pair_losses`; the batch is that of the device's step."""
+        """Returns `pair_losses` of the batch that the device computes."""
         vectors = outputs.get("vectors")
         if vectors is None:
             vectors = self._pairs(features, outputs)

@@ -80,7 +80,7 @@ class Encoded(NamedTuple):
     Attributes:
       batch: For each feature of the schema an array [R, *shape].
       counts: The number of rows of each example, int [n].
-      num_cut: The number of examples, or of words, that were cut to fit.
+      num_cut: The number of examples, or of words, that were truncated.
       faults: Flaws of the examples, if any, to be logged.
     """
 
@@ -93,14 +93,15 @@ class Encoded(NamedTuple):
 class RowEncoding(TextEncoding, abc.ABC, Generic[Item]):
     """How the examples of one kind of task become rows of features.
 
-    A subclass is a frozen dataclass. All that shapes rows is a field, since
-    records are reused as long as the fields and the examples stay the same.
+    A subclass is a frozen dataclass. Everything that affects rows is a field,
+    since records are reused as long as the fields and the examples stay the
+    same.
 
-    Attributes, beside those of `TextEncoding`:
+    Attributes, in addition to `TextEncoding`'s:
       labels: The names of the labels, ordered by id; () if there are none.
       unit: What an example is called in the log, in the plural.
       cut_unit: What `Encoded.num_cut` counts, in the plural.
-      rows_per_part: About the number of rows that are made at a time.
+      rows_per_part: About how many rows are made at a time.
     """
 
     labels: tuple[str, ...] = ()
@@ -283,18 +284,18 @@ class _Sequence(NamedTuple):
 class Encoding(RowEncoding[Example]):
     """How sentence-level examples become features.
 
-    Attributes, beside those of `TextEncoding`:
+    Attributes, in addition to `TextEncoding`'s:
       problem: One of `examples.PROBLEMS`, or "similarity": the label is the
-        similarity of two texts, each with a sequence of its own.
-      labels: The names of the classes, or of the choices, in the order of
+      similarity of two texts, each with its own sequence. labels: The names of
+      the classes, or of the choices, in the order of
         their ids; none for regression.
       num_choices: The number of choices for multiple choice, otherwise 0.
       doc_stride: If given, longer texts become windows, which start this many
         tokens apart, and each window is a row. Of a pair that is too long, the
-        longer text (of equal ones the second) becomes windows, and the other
-        one is truncated as without windows. None truncates texts.
-      window_pooling: How the logits of windows become those of their text, one
-        of `windows.WINDOW_POOLINGS`.
+        longer text (the second if equal) becomes windows, and the other one is
+        truncated as it would be without windows. None truncates texts.
+      window_pooling: How the logits of a text's windows are pooled, one of
+      `windows.WINDOW_POOLINGS`.
 
     Raises:
       InputError: There are windows for multiple choice, or without room.

@@ -26,7 +26,7 @@ from bert_tf.errors import (
 )
 
 # The kinds of labels: one of several names, any number of names, a number, or
-# the index of the right choice.
+# the index of the correct choice.
 PROBLEMS = ("single_label", "multi_label", "regression", "multiple_choice")
 
 Label = str | float | tuple[str, ...] | None
@@ -66,7 +66,7 @@ class Target:
       problem: One of `PROBLEMS`.
       labels: The names in the order of their ids; () for regression. With ()
         for another problem, any name is accepted.
-      aliases: From other spellings to names.
+      aliases: The names by their other spellings.
       undecided: The label of rows whose annotators disagreed. These rows are
         skipped.
       separator: What separates the names in a multi-label column.
@@ -205,7 +205,7 @@ def read_examples(
 ) -> list[Example]:
     """Reads a TSV, CSV or JSON Lines file, one example per row.
 
-    Rows with an empty text are kept, because they need a prediction, too.
+    Rows with an empty text are kept, because they need a prediction too.
 
     Args:
       path: The file.
@@ -331,7 +331,7 @@ def _check_header(
         raise in_file(
             where,
             f"the header looks like an example with {reason}. If the file has "
-            "none, pass `header=False`; if it has one, give the columns by "
+            "none, pass `header=False`; if it has one, pass the columns by "
             "name.",
         )
     if warn:
@@ -344,7 +344,7 @@ def _check_header(
 
 
 def _require_label_apart(columns: Mapping[str, Any], where: str) -> None:
-    """Raises InputError if a text would be the label."""
+    """Raises InputError if a text column is also the label column."""
     label = columns.get("label")
     labels = label if isinstance(label, tuple) else (label,)
     for name in ("text_a", "text_b"):
@@ -353,7 +353,7 @@ def _require_label_apart(columns: Mapping[str, Any], where: str) -> None:
             raise in_file(
                 where,
                 f"`{name}_column` and `label_column` are the same column, "
-                f"{column!r}. Give different ones.",
+                f"{column!r}. Pass different ones.",
             )
 
 
@@ -428,7 +428,7 @@ def count_labels(examples: Sequence[Example]) -> collections.Counter[str]:
             raise in_file(
                 places[name],
                 f"the label {name!r} is the same number as {other!r} in "
-                f"{place}. Write both alike, or list them with `labels` if "
+                f"{place}. Use one spelling, or list them with `labels` if "
                 "they are different labels.",
             )
     return merged

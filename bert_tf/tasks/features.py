@@ -43,7 +43,7 @@ ALL = "all"
 _BYTES_AT_A_TIME = 1 << 28
 _TEXTS_AT_A_TIME = 1 << 12
 
-# From rows to the result of `vectors` for all of them, [n, ...].
+# Maps rows to the result of `vectors` for all of them, [n, ...].
 Predict = Callable[[Features], Mapping[str, np.ndarray]]
 
 
@@ -99,7 +99,7 @@ def choose_layers(layers: str, config: BertConfig) -> dict[str, Choice]:
     here), or `all` for every block.
 
     Raises:
-      InputError: If a layer does not exist or is given twice.
+      InputError: If a layer does not exist or is named twice.
     """
     count = config.num_hidden_layers
     blocks = [f"layer_{n}" for n in range(count)]
@@ -134,7 +134,7 @@ def _mean(x, is_token):
     return ops.sum(ops.where(is_token, x, 0), axis=1) / tokens
 
 
-# Functions of vectors [b, s, W] and of whether they are tokens, [b, s, 1].
+# Functions of vectors [b, s, W] and a mask of tokens, [b, s, 1].
 POOLINGS: dict[str, Callable] = {
     "none": lambda x, is_token: x,
     "cls": lambda x, is_token: x[:, 0],
@@ -170,7 +170,7 @@ def vectors(
 
 
 class VectorTask:
-    """Predicts the vectors of texts: what an `Estimator` needs for that.
+    """The task of an `Estimator` that computes vectors of texts.
 
     Args:
       config: The configuration of the model.
@@ -269,7 +269,7 @@ def _require_single(texts: Iterable[Example]) -> None:
             raise in_file(
                 text.where,
                 "vectors of the tokens of a pair cannot be joined from "
-                "windows. Give `pooling=mean` or max, or leave out "
+                "windows. Pass `pooling=mean` or max, or leave out "
                 "`doc_stride`.",
             )
 
@@ -277,12 +277,12 @@ def _require_single(texts: Iterable[Example]) -> None:
 def joined(
     windows: Sequence[TextFeatures], doc_stride: int | None, pooling: str
 ) -> TextFeatures:
-    """Returns the vectors of a text from those of its windows.
+    """Joins the vectors of a text's windows to the vectors of the text.
 
     Pooled vectors become their maximum, or their mean weighted by the number of
     tokens. Otherwise each token has one vector, from the window with the most
-    context on both sides; that of [CLS] is from the first window, and that of
-    [SEP] from the last.
+    context on both sides; [CLS] has the vector of the first window, [SEP] that
+    of the last.
     """
     if len(windows) == 1:
         return windows[0]
@@ -344,8 +344,8 @@ def how_many_at_a_time(
 
 # ----------------------------------------------------------------------- files
 
-# Each writer opens a file and gives a function that appends a text. `vocab` has
-# the tokens in the order of their ids; only `jsonl_writer` needs it.
+# Each writer opens a file and yields a function that appends a text. `vocab`
+# has the tokens in the order of their ids; only `jsonl_writer` needs it.
 Write = Callable[[TextFeatures], object]
 
 
@@ -356,8 +356,9 @@ def jsonl_writer(path: str, vocab: Sequence[str]) -> Iterator[Write]:
         {"linex_index": 0, "features": [{"token": "[CLS]", "layers":
             [{"index": -1, "values": [0.1, ...]}, ...]}, ...]}
 
-    `index` is the number or name of the layer as it was given. Pooled vectors,
-    which the original does not have, have `layers` instead of `features`.
+    `index` is the number or name of the layer as passed in `layers`. Pooled
+    vectors, which the original does not have, have `layers` instead of
+    `features`.
     """
 
     def layers(values: dict[str, list]) -> list[dict[str, Any]]:

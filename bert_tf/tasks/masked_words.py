@@ -93,7 +93,7 @@ def best_words(logits: Any, num_words: int, top_k: int) -> dict[str, Any]:
 
 
 def require_top_k(top_k: int) -> None:
-    """Raises InputError unless there is to be a word for each blank."""
+    """Raises InputError unless `top_k` is at least 1."""
     if top_k < 1:
         raise wrong_value("top_k", "at least 1", top_k)
 
@@ -102,7 +102,7 @@ def require_masked_lm(path: str, objective: str | None, has_head: bool) -> None:
     """Raises InputError if a checkpoint cannot fill in masked words."""
     if not has_head:
         raise InputError(
-            f"{path} has no masked-LM head. Name a pre-trained model."
+            f"{path} has no masked-LM head. Pass a pre-trained model."
         )
     if objective == "causal_lm":
         raise InputError(
@@ -120,7 +120,7 @@ def fill_mask(
 ) -> list[Blank]:
     """Returns the most probable tokens for every `[MASK]` of a text or a pair.
 
-    Each blank is filled on its own; the other blanks stay open.
+    Each blank is filled separately; the other blanks stay masked.
 
     The model is a `BertPretrainer`, which was trained with the tokenizer.
 

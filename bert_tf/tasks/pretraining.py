@@ -13,7 +13,7 @@ from bert_tf.errors import wrong_value
 from bert_tf.heads import BertPretrainer
 from bert_tf.tasks.task import Task
 
-# For each objective the features with the ids to predict and their weights.
+# The features that hold the ids to predict and their weights, by objective.
 OBJECTIVES = {
     "masked_lm": ("masked_lm_ids", "masked_lm_weights"),
     "causal_lm": ("next_token_ids", "next_token_weights"),
@@ -135,7 +135,7 @@ class PretrainingTask(Task):
     def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, float]:
         """Returns accuracy and mean loss with the keys of the original.
 
-        A causal LM has `perplexity`, too: e to the power of its loss.
+        A causal LM also has `perplexity`, e to the power of its loss.
         """
         total = {
             name: float(np.sum(values, dtype=np.float64))

@@ -34,7 +34,7 @@ class SpanTask(FineTuningTask):
       encoding: How questions become windows.
       n_best_size: The number of best starts and of best ends to predict.
         `answers.find_answer` needs all, `max_seq_length`, for a question whose
-        best ones make no span.
+        best starts and ends form no span.
       options: Options of `FineTuningTask`.
     """
 

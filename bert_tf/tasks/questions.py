@@ -42,7 +42,7 @@ _TYPE_NAMES = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Answer:
-    """A right answer, which is a slice of the context.
+    """A correct answer, which is a slice of the context.
 
     Attributes:
       text: The text of the answer.
@@ -62,7 +62,7 @@ class Question:
       id: The unique id from the file.
       question: The text of the question.
       context: The text in which to find the answer.
-      answers: The right answers; training uses the first.
+      answers: The correct answers; training uses the first.
       is_impossible: Whether the context does not contain the answer. The file
         may still list plausible answers.
       where: The place in the file, for messages.
@@ -96,7 +96,7 @@ def read_questions(
 
     Training skips a question if its context or first answer is empty, or if
     the first answer is not at its `answer_start`. Of several answers it uses
-    the first, where the original stops. Prediction keeps every question.
+    the first; the original raises an error. Prediction keeps every question.
 
     Args:
       path: A JSON file.
@@ -277,7 +277,7 @@ def _note_oddities(
 class SpanEncoding(RowEncoding[Question]):
     """How questions become rows, which are windows of tokens.
 
-    Attributes, beside those of `TextEncoding`:
+    Attributes, in addition to `TextEncoding`'s:
       doc_stride: Tokens from the start of a window to the start of the next.
       max_query_length: Largest number of tokens of a question.
 
@@ -296,7 +296,7 @@ class SpanEncoding(RowEncoding[Question]):
                 "`max_seq_length`",
                 f"at least {least} with "
                 f"`max_query_length={self.max_query_length}`, to have room "
-                "for the context, [CLS] and twice [SEP]",
+                "for the context, [CLS] and two [SEP]",
                 self.max_seq_length,
             )
 
@@ -330,7 +330,7 @@ class SpanEncoding(RowEncoding[Question]):
     def make_blocks(
         self, parts: Iterable[Sequence[Question]], num_workers: int
     ) -> Iterator[cache.RecordBlock]:
-        # In one process: `unique_ids` go on from part to part.
+        # In one process, because `unique_ids` continue from part to part.
         num_windows = 0
         for part in parts:
             encoded = self.encode(part)
@@ -354,7 +354,7 @@ class Window:
       starts: int32 [n], index of the first character of each context token.
       ends: int32 [n], index after the last character of each context token.
       is_max_context: bool [n], whether this is the window with the most
-        context around the token; of equal ones the first.
+        context around the token; the first one on ties.
     """
 
     question: int
@@ -369,7 +369,7 @@ class WindowRows(NamedTuple):
 
     Attributes:
       batch: For each feature of the schema an int32 array [w, *shape].
-      windows: The window of each row; those of a question are adjacent.
+      windows: The window of each row; windows of one question are adjacent.
       faults: Flaws of the questions, to be logged.
     """
 

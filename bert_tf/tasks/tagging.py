@@ -48,7 +48,7 @@ class TaggingTask(FineTuningTask):
     """
 
     head = "token"
-    # Of entities of any types.
+    # The scores of entities of all types.
     metrics = ("f1", "precision", "recall", "accuracy", "loss")
     loss_names = ("label_loss",)
     unused_variables = r"bert/pooler/"
@@ -145,7 +145,7 @@ class TaggingTask(FineTuningTask):
             [to_iob2(sentence.tags or ()) for sentence in sentences],
             [*map(to_iob2, tags)],
         )
-        # The accuracy is that of the tags as they are.
+        # `scores` has the accuracy of the tags before the conversion.
         return {**{f"eval_{name}": x for name, x in entities.items()}, **scores}
 
     def _are_entities(self) -> bool:
@@ -175,7 +175,7 @@ class TaggingTask(FineTuningTask):
 class FeatureTaggingTask(TaggingTask):
     """The task of `run_ner.py --mode=feature_based`; table 7 of the paper.
 
-    The first arguments are those of `TaggingTask`, the others those of
+    Takes the arguments of `TaggingTask`, then the arguments of
     `BertFeatureTagger`.
 
     Raises:

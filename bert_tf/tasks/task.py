@@ -1,4 +1,4 @@
-"""The interface of tasks: what the training loop asks of them."""
+"""The interface of tasks, which the training loop uses."""
 
 import abc
 from collections.abc import Mapping, Sequence
@@ -17,10 +17,10 @@ from bert_tf.variables import checkpoint_variables
 class Task(abc.ABC):
     """Everything specific to one kind of task.
 
-    Losses are weighted means over the *global* batch, on whatever device or in
-    whatever micro-batch an example is. A task therefore returns the weighted
-    loss and the weight of each example: the loop divides the sum of the losses
-    of the whole batch by the sum of the weights.
+    Losses are weighted means over the *global* batch, regardless of devices and
+    micro-batches. A task therefore returns the weighted loss and the weight of
+    each example: the loop divides the sum of the losses of the whole batch by
+    the sum of the weights.
 
     `features` is a batch of records, a dict from name to tensor [B, ...], and
     `outputs` is what the model returns for it.
@@ -32,7 +32,7 @@ class Task(abc.ABC):
         expression: a new head is trained from scratch, and so are LoRA adapters
         and a missing pooler. A missing variable of the encoder is an error.
       unused_variables: Variables without effect on scores, as a regular
-        expression; models from elsewhere may lack them.
+        expression; imported models may lack them.
       lora_rank: The rank of LoRA adapters; None to train all weights.
       lora_alpha: See `FeatureModel.enable_lora`.
     """
@@ -77,30 +77,30 @@ class Task(abc.ABC):
     def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, float]:
         """Returns the metrics of a data set by name.
 
-        The argument has the joined results of the method `predictions`, each
-        example once, [n, ...].
+        The argument joins the results of `predictions` for all batches: [n,
+        ...], each example once.
         """
 
     def is_lower_better(self, metric: str) -> bool:
         """Returns whether lower values of a metric are better.
 
-        By default those of a loss, also of a part of the data, such as
-        "loss_mismatched". The name is without "eval_".
+        By default, lower is better for losses, including those of a part of the
+        data, such as "loss_mismatched". The name does not start with "eval_".
         """
         return metric.split("_")[0] == "loss"
 
 
 class FineTuningTask(Task):
-    """A kind of task: what scripts, text models and exports ask of it.
+    """A kind of task, as scripts, text models and exports use it.
 
-    At each of these doors an example becomes one row of features or several
-    (`encoding`), and the model maps rows to outputs. In training, an element is
-    what has a loss: a row, or a word of it. In prediction, `row_outputs` are
-    what is kept of each row; a text with several rows joins those; `decode`
-    makes the answer of it.
+    In all three, an example becomes one or more rows of features (`encoding`),
+    and the model maps rows to outputs. In training, an element is what has a
+    loss: a row, or a word in it. In prediction, `row_outputs` are kept of each
+    row, joined if a text has several rows, and `decode` turns them into the
+    answer.
 
-    Elements, rows and answers are tensors of `keras.ops`, so that all doors
-    share them: a graph for a server as well as Keras's other backends.
+    Elements, rows and answers are tensors of `keras.ops`, so the same code runs
+    in a server's graph and on Keras's other backends.
 
     Args:
       config: The configuration of the model.
@@ -152,7 +152,7 @@ class FineTuningTask(Task):
     def facts(self) -> dict[str, Any]:
         """Returns what a checkpoint records of the task.
 
-        The names are those of `interop.checkpoint.Pretrained`.
+        The names are fields of `interop.checkpoint.Pretrained`.
         """
         return {
             "labels": self.labels or None,
@@ -221,7 +221,7 @@ class FineTuningTask(Task):
     # Prediction.
 
     def row_outputs(self, features: Mapping, outputs: Mapping) -> dict:
-        """Returns what is kept of each row, tensors [B, ...] by name."""
+        """Returns what to keep of each row: tensors [B, ...] by name."""
         del features
         return dict(outputs)
 
@@ -251,7 +251,7 @@ class FineTuningTask(Task):
         ]
 
     def predictions(self, features: Mapping, outputs: Mapping) -> dict:
-        """See `Task`; by default all that is known of each row.
+        """See `Task`; by default everything known about each row.
 
         These are the results of `decode`, the features that begin with "label",
         the `loss`, float32 [B], and its `weight`.
@@ -284,7 +284,8 @@ def weights_of(label_ids: Any, class_weights: np.ndarray) -> Any:
     """Returns the weight of each label, float32 [...].
 
     Args:
-      label_ids: Integers [...]; or the shares of the labels, floats [..., C].
+      label_ids: Integers [...]; or the probabilities of the labels, floats
+        [..., C].
       class_weights: The weight of each label, float32 [C].
     """
     if keras.backend.is_int_dtype(label_ids.dtype):
@@ -299,7 +300,7 @@ def most_probable(probabilities: Any) -> tuple[Any, Any]:
       probabilities: Floats [..., C], with any number of rows.
 
     Returns:
-      int32 [...], the first of equal ones, and floats [...].
+      int32 [...], the first one on ties, and floats [...].
     """
     # `ops.max` refuses a batch without rows.
     values, ids = ops.top_k(probabilities, 1)

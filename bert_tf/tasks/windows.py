@@ -1,4 +1,4 @@
-"""Windows: texts that are longer than a sequence of the model, in parts."""
+"""Windows: splits texts that are longer than the model's sequences."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -54,7 +54,7 @@ def split_texts(
 ) -> Iterator[list[Item]]:
     """Yields texts in parts of about `num_windows` windows each.
 
-    The number of windows is estimated at three characters a token, without
+    The number of windows is estimated at three characters per token, without
     tokenizing. A part has at least one text.
     """
     part: list[Item] = []

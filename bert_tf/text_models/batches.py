@@ -20,20 +20,21 @@ from bert_tf.errors import wrong_value
 from bert_tf.kernels import USUAL_LENGTH, runs_op_by_op
 from bert_tf.tasks.task import FineTuningTask
 
-# What the name of a feature that scales a part of the loss ends with.
+# The suffix of features that scale a part of the loss.
 SCALE = "_scale"
 
-# Of a batch, not of a task.
+# Features that batches have and tasks do not use.
 _ONLY_IN_BATCHES = ("step", "example_index", "sample_weight")
 
-# From some rows to the arguments of a step: (x, y, sample_weight).
+# Turns some rows into the arguments of a step: (x, y, sample_weight).
 Arguments = Callable[[Mapping[str, np.ndarray]], tuple]
 
 
 def padding() -> Padding:
     """Returns how batches are padded.
 
-    XLA compiles a model once for each length, so with XLA there are fewer.
+    XLA compiles a model once for each length, so with XLA there are fewer
+    lengths.
     """
     return Padding(multiple=8 if runs_op_by_op() else 64)
 
@@ -51,7 +52,7 @@ class StepArguments(keras.utils.PyDataset):
         """Chooses the epoch, counted from 0."""
 
     def example(self) -> tuple:
-        """Returns the arguments of a step, which are not used up."""
+        """Returns the arguments of a step without using them up."""
         return self[0]
 
     def for_backend(self) -> Any:
@@ -121,7 +122,7 @@ class Batches(StepArguments):
         self._first = epoch * self._per_epoch
 
     def gather(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns some rows, cut to their longest: int32 or float32."""
+        """Returns some rows, truncated to their longest: int32 or float32."""
         length = self._padded[rows].max()
         batch = {}
         for name, values in self._features.arrays.items():
@@ -143,8 +144,8 @@ def in_32_bits(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 class Stream(StepArguments):
     """Batches of texts that are read and tokenized when they are needed.
 
-    The batches are those of `for_training` within each part of the data. The
-    parts are read one after the other.
+    Each part of the data has the batches of `for_training`. The parts are read
+    one after the other.
 
     Args:
       parts: Starts to read: returns the features of each part.
@@ -232,7 +233,7 @@ def weigh(
 
     In the scripts the loss of a batch is the sum of its weighted losses,
     divided by the sum of their weights. Keras takes means over the rows of
-    each replica. So rows get scales such that both are equal.
+    each replica. The scales of rows make both equal.
 
     Args:
       task: The task.
@@ -258,12 +259,12 @@ def weigh(
 
 
 def _of_mean_1(weights: np.ndarray) -> float:
-    """Returns the factor with which the mean of some weights is 1."""
+    """Returns the factor that scales weights to a mean of 1."""
     return weights.size / (weights.sum(dtype=np.float64) or weights.size)
 
 
 def _product(weights: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Multiplies weights [b, ...] by weights of the same shape, or of rows."""
+    """Multiplies weights [b, ...] by others of the same shape, or by [b]."""
     shape = others.shape + (1,) * (weights.ndim - others.ndim)
     return (weights * others.reshape(shape)).astype(np.float32)
 

@@ -1,4 +1,4 @@
-"""`TextClassifier`: classes, several labels, or a number for texts or pairs."""
+"""`TextClassifier`: single-label, multi-label and regression of texts."""
 
 import contextlib
 import dataclasses
@@ -83,8 +83,8 @@ class TextClassifier(TextModel):
     `datasets`. Pairs are a list of tuples, or a tuple of two columns.
 
     Labels are names, or numbers counted from 0, or rows of numbers whose sum is
-    1, such as [0, 1] or [0.25, 0.75]; for multi_label a list of names, or 0 and
-    1 for each label; for regression numbers.
+    1, such as [0, 1] or [0.25, 0.75]; for multi_label, a list of names, or a
+    list with 0 or 1 for each label; for regression, numbers.
 
     `predict` returns a list of dicts, or one dict for a single text: `label`
     with its `probability`, and the `probabilities` of all labels; for
@@ -96,23 +96,23 @@ class TextClassifier(TextModel):
     macro-F1 of more, and Matthews's correlation; for multi_label exact_match,
     micro_f1 and macro_f1; for regression pearson and spearman.
 
-    A regression, or a model with two labels, also learns to rank: without `y`,
-    each example of `fit` and `evaluate` is a list of a query, its right
-    document and one or more wrong ones; or `x` is a tuple of such columns. The
-    loss is the cross-entropy of the right document among those of its query.
-    Scores are the numbers of a regression, or the log-odds of the last of two
-    labels. `accuracy` is how often the right document has a higher score than
-    all wrong ones, and `mrr` the mean of 1 / its rank. A batch has
-    `batch_size` queries with all their documents; shorter lists are padded to
-    the longest one. Losses and metrics that `compile` gets compare
-    [1, 0, 0, ...] with the scores of a query, which are -1e9 for padding: they
-    must be those of logits of classes, unless all lists are equally long.
+    A regression, or a model with two labels, can also be trained to rank:
+    without `y`, each example of `fit` and `evaluate` is a list of a query, a
+    positive document and one or more negatives; or `x` is a tuple of such
+    columns. The loss is the cross-entropy of the positive document among the
+    query's documents. Scores are the numbers of a regression, or the log-odds
+    of the last of two labels. `accuracy` is how often the positive document has
+    a higher score than all negatives, and `mrr` its mean reciprocal rank. A
+    batch has `batch_size` queries with all their documents; shorter lists are
+    padded to the longest one. Losses and metrics passed to `compile` compare
+    [1, 0, 0, ...] with the scores of a query, which are -1e9 for padding.
+    Unless all lists are equally long, they must accept class logits.
 
     Args:
       model: A `BertClassifier`.
       tokenizer: A `FullTokenizer` or a `BertTokenizer`.
       labels: The names of the classes in the order of the logits. By default
-        those of the model's checkpoint, or LABEL_0, LABEL_1 and so on.
+        the checkpoint's, or LABEL_0, LABEL_1 and so on.
       problem: "single_label", "multi_label" or "regression". By default the
         checkpoint's; or "regression" for a model with one output, else
         "single_label".
@@ -122,9 +122,9 @@ class TextClassifier(TextModel):
         tokens, which start this many tokens apart. `fit` trains on windows,
         such that every text has the same weight in the loss of the labels (a
         teacher's part counts windows); `evaluate` and `predict` return scores
-        and answers of texts. By default texts are truncated.
-      window_pooling: How the logits of windows become those of their text:
-        "mean" or "max".
+        and answers per text. By default texts are truncated.
+      window_pooling: How the logits of a text's windows are pooled: "mean" or
+        "max".
 
     Raises:
       InputError: If the labels do not fit the model or the problem.
@@ -170,7 +170,7 @@ class TextClassifier(TextModel):
         self.is_pair = is_pair
         self.doc_stride = doc_stride
         self.window_pooling = window_pooling
-        # Whether the default loss and metrics are those of lists of documents.
+        # Whether the default loss and metrics are for lists of documents.
         self._ranks = False
         if doc_stride is not None:
             self.doc_stride = positive_integer("doc_stride", doc_stride)
@@ -204,7 +204,7 @@ class TextClassifier(TextModel):
             if name == pretrained.problem_type:
                 recorded["problem"] = problem
         if pretrained.window_pooling is None:
-            # The windows of other models are of questions.
+            # The `doc_stride` of other models is for windows of questions.
             recorded.pop("doc_stride", None)
         return recorded
 
@@ -248,7 +248,7 @@ class TextClassifier(TextModel):
         return scores_of_lists(logits, flat["input_mask"], shape[:-1])
 
     def _learning_from(self, teacher: Any, *options: Any) -> Any:
-        # A teacher is for texts, also if a model was last used with lists.
+        # A teacher needs texts, even if the model last ranked lists.
         for model in (self, teacher):
             if teacher is not None and isinstance(model, TextClassifier):
                 model._choose_objective(ranks=False)
@@ -259,7 +259,7 @@ class TextClassifier(TextModel):
         return super()._training_data(data, *options)
 
     def _choose_objective(self, ranks: bool) -> None:
-        """Compiles again if the default loss or metrics are others."""
+        """Compiles again if the default loss or metrics change."""
         if ranks != self._ranks:
             self._ranks = ranks
             with self._scope():
@@ -286,7 +286,7 @@ class TextClassifier(TextModel):
 
     @contextlib.contextmanager
     def _same_inputs(self) -> Iterator[None]:
-        """Keeps what an export takes, which only training chooses."""
+        """Restores `is_pair`, which only training may change."""
         is_pair = self.is_pair
         try:
             yield
@@ -294,7 +294,7 @@ class TextClassifier(TextModel):
             self.is_pair = is_pair
 
     def _scores(self, x, y, batch_size, progress):
-        return {}  # Of lists: the loss and metrics, which Keras computes.
+        return {}  # For lists, Keras computes the loss and metrics.
 
     def _evaluated(self, data, batch_size, options):
         self._choose_objective(not has_labels(data))
@@ -308,9 +308,9 @@ class TextClassifier(TextModel):
     def _scores_of_texts(
         self, features: Features, batch_size: int, progress: Progress
     ) -> dict[str, Any]:
-        """Returns the loss, Keras's metrics, and those of run_classifier.py.
+        """Returns the loss, Keras's metrics and run_classifier.py's metrics.
 
-        They are of texts, whether or not texts have windows.
+        They count texts, not windows.
         """
         logits = self._logits(features, batch_size, progress)
         arrays = features.arrays
@@ -370,12 +370,13 @@ class TextClassifier(TextModel):
           query: The first text of all pairs.
           documents: The second texts.
           top_k: The number of documents to return; by default all.
-          batch_size: The number of pairs of full length at a time.
+          batch_size: Batch size for pairs of `max_seq_length`; batches of
+            shorter pairs are larger.
 
         Returns:
           Dicts of `index`, the number of a document, its `score` and its
-          `text`. The score is the number of a regression, or the probability of
-          the last of two labels. Of equal scores the first comes first.
+          `text`. The score is the output of a regression, or the probability of
+          the last of two labels. Equal scores keep their order.
 
         Raises:
           InputError: If the model has more labels, or multi_label ones.
@@ -539,8 +540,9 @@ class TextClassifier(TextModel):
     def _targets(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
         """Returns labels as Keras compares them with logits.
 
-        They are numbers, [B]; or the shares of labels, [B, C]; for regression
-        [B, 1]: for [B], Keras would average the losses before it weights them.
+        They are numbers, [B]; or probabilities of labels, [B, C]; for
+        regression [B, 1], since Keras would average losses [B] before it
+        weights them.
         """
         labels = batch["label_ids"]
         return labels[:, None] if self.problem == "regression" else labels

@@ -1,4 +1,4 @@
-"""The outputs of a teacher, from which a text model learns in `fit`."""
+"""The outputs of a teacher, which `fit` of a text model learns from."""
 
 import dataclasses
 import os
@@ -23,9 +23,9 @@ from bert_tf.tasks.task import FineTuningTask
 from bert_tf.text_models.batches import stacked
 from bert_tf.text_models.progress import Progress
 
-# The rows of full length that the teacher computes at a time.
+# The teacher's batch size for rows of `max_seq_length`.
 _BATCH_SIZE = 32
-# The options of `fit`, with their defaults and ranges: those of the scripts.
+# The options of `fit`, with the scripts' defaults and ranges.
 _OPTIONS = {
     "distillation_weight": (0.9, 0.0, 1.0),
     "temperature": (2.0, 0.1, 100.0),
@@ -46,7 +46,7 @@ def teacher_options(
         if value is not None and not has_teacher:
             raise InputError(
                 f"`{name}` has no effect without `teacher`. Leave it out, or "
-                "give `teacher`."
+                "pass `teacher`."
             )
         value = default if value is None else value
         require_number(f"`{name}`", value, "a finite number", lambda _: True)
@@ -62,7 +62,7 @@ class TeacherOutputs:
     Args:
       student: The text model to train.
       teacher: A text model of the same class, or the path of its checkpoint.
-      weight: The share of the teacher in the loss.
+      weight: The weight of the teacher's loss.
       temperature: See `task.divergence`.
 
     Raises:
@@ -93,7 +93,7 @@ class TeacherOutputs:
         self._temperature = temperature
 
     def task_of(self, task: FineTuningTask) -> Any:
-        """Returns the task of the student, with the teacher's part."""
+        """Returns the task of the student, with the teacher's loss."""
         return DistillationTask(task, self._weight, self._temperature)
 
     def added_to(self, features: Features) -> Features:
@@ -110,10 +110,10 @@ class TeacherOutputs:
 
 
 def _described(teacher: Any) -> Pretrained:
-    """Returns a text model as a checkpoint, to compare it."""
+    """Describes a text model as a checkpoint, for comparison."""
     task = teacher.make_task()
     checkpoint = as_checkpoint(teacher.model, teacher.tokenizer, **task.facts())
-    # Whoever made the model has chosen its problem.
+    # The problem was chosen when the model was made.
     return dataclasses.replace(checkpoint, activation_fn=None)
 
 
@@ -123,7 +123,7 @@ def _opened(
     """Returns the text model of a checkpoint that fits the student."""
     options: dict[str, Any] = {"max_seq_length": student.max_seq_length}
     if task.head == "classifier":
-        # Of the teacher only the logits count.
+        # Only the teacher's logits are used.
         options["problem"] = student.problem
     if task.labels and not have_names(checkpoint.labels or ()):
         options["labels"] = task.labels

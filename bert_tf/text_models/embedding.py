@@ -51,7 +51,7 @@ _DOCUMENTS = 10_000
 
 @keras.saving.register_keras_serializable("bert_tf")
 class TextEmbedder(TextModel):
-    """Turns texts into vectors, for search, clustering or other classifiers.
+    """Computes sentence embeddings, for search, clustering or classification.
 
     Example:
 
@@ -62,16 +62,16 @@ class TextEmbedder(TextModel):
         print(vectors @ vectors.T)  # Cosines, [2, 2].
 
     `fit` takes pairs of texts. Without `y`, the texts of a pair belong
-    together, and the other second texts of the batch are wrong, unless they are
-    equal or belong to the same first text; larger batches are better. With
-    `y`, numbers from -1 to 1, the cosine of a pair learns its number: divide
-    scores from 0 to 5 by 5.
+    together, and the other second texts of the batch are negatives, unless they
+    are equal or belong to the same first text; larger batches are better. With
+    `y`, numbers from -1 to 1, the cosine of a pair is fitted to its number:
+    divide scores from 0 to 5 by 5.
 
     `evaluate` with `y` returns the correlations `pearson` and `spearman` of
     cosines and numbers, which may have any range. Without `y` it returns the
     loss and two scores of the search for the second text of each first text
     among all second texts: `accuracy`, how often it has a higher cosine than
-    all wrong ones, and `mrr`, the mean of 1 / its rank.
+    all negatives, and `mrr`, its mean reciprocal rank.
     `fit(validation_data=...)` reports both these and the loss.
 
     Sources: Henderson et al. 2017, "Efficient Natural Language Response
@@ -81,20 +81,20 @@ class TextEmbedder(TextModel):
     Args:
       model: A `BertModel`.
       tokenizer: A `FullTokenizer` or a `BertTokenizer`.
-      pooling: What becomes the vector of a text: the "mean" or "max" of the
-        last layer over all tokens, with [CLS] and [SEP]; "cls", the last
-        layer at [CLS]; or "pooled", the pooler's output.
+      pooling: How token vectors become an embedding: the "mean" or "max" of the
+        last layer over all tokens, with [CLS] and [SEP]; "cls", the last layer
+        at [CLS]; or "pooled", the pooler's output.
       normalize: Whether vectors have length 1.
       max_seq_length: The longest sequence, in tokens with [CLS] and [SEP].
-      prompts: What to put before a text, by the name of the use, such as
+      prompts: The prefixes of texts, by the name of their use, such as
         {"query": "Find a passage about: "}; see `predict`.
       default_prompt_name: The prompt that `predict` and `evaluate` use by
         default. `fit` and exported models add no prompt.
       doc_stride: If given, longer texts become windows of `max_seq_length`
         tokens, which start this many tokens apart. The vector of a text is the
-        mean of those of its windows, weighted by their numbers of tokens; with
-        pooling="max" their maximum. `fit` truncates texts. By default texts
-        are truncated.
+        mean of its windows' vectors, weighted by their numbers of tokens, or
+        their maximum with pooling="max". `fit` truncates texts. By default
+        texts are truncated.
     """
 
     model_class = BertModel
@@ -154,7 +154,7 @@ class TextEmbedder(TextModel):
             )
         recorded = super()._recorded_options(pretrained)
         if pretrained.window_pooling is None:
-            # The windows of other models are of questions.
+            # The `doc_stride` of other models is for windows of questions.
             recorded.pop("doc_stride", None)
         return recorded
 
@@ -187,8 +187,9 @@ class TextEmbedder(TextModel):
 
         Args:
           x: Texts; a single string gives a vector [H].
-          batch_size: The number of texts of full length at a time.
-          verbose: See `TextModel.predict`, as for the next two.
+          batch_size: Batch size for texts of `max_seq_length`; batches of
+            shorter texts are larger.
+          verbose: See `TextModel.predict`.
           steps: The number of batches to predict.
           callbacks: Callbacks of Keras.
           prompt_name: Which of the model's prompts to put before each text; by
@@ -234,7 +235,8 @@ class TextEmbedder(TextModel):
         Args:
           a: Texts, or their vectors, floats [n, H].
           b: Likewise, [m, H].
-          batch_size: The number of texts of full length at a time.
+          batch_size: Batch size for texts of `max_seq_length`; batches of
+            shorter texts are larger.
         """
         first, second = (self._unit_vectors(x, batch_size) for x in (a, b))
         return first @ second.T
@@ -256,7 +258,8 @@ class TextEmbedder(TextModel):
           queries: Texts, or a single string.
           documents: Texts, or an iterator of texts, which are not kept.
           top_k: The largest number of documents for a query.
-          batch_size: The number of texts of full length at a time.
+          batch_size: Batch size for texts of `max_seq_length`; batches of
+            shorter texts are larger.
 
         Returns:
           For each query a list of dicts, the best first; for a single string
@@ -278,7 +281,7 @@ class TextEmbedder(TextModel):
                 nearest = best_texts(scores, part, top_k)
                 for document in nearest:
                     document["index"] += number * _DOCUMENTS
-                # Sorting is stable: of equal scores the first comes first.
+                # Sorting is stable: equal scores keep their order.
                 best[row] = sorted(
                     best[row] + nearest, key=lambda x: -x["score"]
                 )[:top_k]
@@ -295,13 +298,13 @@ class TextEmbedder(TextModel):
         if x.shape[-1] != size:
             raise wrong_value(
                 "The length of a vector",
-                f"{size}, that of the model's vectors",
+                f"{size}, the size of the model's vectors",
                 x.shape[-1],
             )
         return ops.convert_to_numpy(unit(np.atleast_2d(x).astype(np.float32)))
 
     def _prompt(self, name: str | None) -> str:
-        """Returns a prompt; raises InputError if there is none of the name."""
+        """Returns a prompt; raises InputError for an unknown name."""
         name = self.default_prompt_name if name is None else name
         if name is None:
             return ""
@@ -333,7 +336,7 @@ class TextEmbedder(TextModel):
             text_ids = numbers_of(zip(*columns, strict=True))
             results = task.score({"text_ids": text_ids, "vectors": vectors})
         else:
-            # The numbers may have any range, so their loss says nothing.
+            # The numbers may have any range, so the loss is meaningless.
             names = "pearson", "spearman"
             similarities = ops.convert_to_numpy(cosines(vectors))
             scores = _scores(y, len(similarities))

@@ -13,7 +13,7 @@ from bert_tf.config import positive_integer
 from bert_tf.errors import InputError, did_you_mean, listed, wrong_value
 from bert_tf.tasks.classification import are_class_weights
 
-# How far the sum of the shares of labels may be from 1.
+# How far the sum of label probabilities may be from 1.
 _MOST_ROUNDING = 1e-3
 
 
@@ -74,8 +74,8 @@ def parts_of(
       size: The number of texts.
 
     Raises:
-      InputError: If labels are missing, or labels or weights are given twice,
-        or there are more weights than texts.
+      InputError: If labels are missing, labels or weights are passed twice, or
+        there are more weights than texts.
     """
     if y is not None:
         raise InputError("The data set has the labels: leave out y.")
@@ -96,7 +96,7 @@ def parts_of(
         is_labeled = required or labels[0] is not None
         yield Part(texts, labels if is_labeled else None, part_weights)
     if size is not None and weights is not None:
-        # The parts before had as many weights as texts.
+        # All earlier parts had one weight per text.
         sample_weights(weights, start)
 
 
@@ -237,7 +237,7 @@ def class_weights(
 def label_shares(
     values: Sequence[Any], labels: Sequence[str]
 ) -> np.ndarray | None:
-    """Returns the share of each label, floats [n, C], if they are given.
+    """Returns the probabilities of labels, floats [n, C], if `values` has them.
 
     Args:
       values: The label of each text: a name, a number, or a row of numbers
@@ -396,7 +396,7 @@ def label_name(value: Any, labels: Sequence[str]) -> Any:
 
 def is_missing(value: Any) -> bool:
     """Returns whether a label is None, NaN or pandas's NA."""
-    # Only float64 of NumPy is a float.
+    # Of NumPy's floats, only float64 is a Python float.
     is_nan = isinstance(value, (float, np.floating)) and math.isnan(value)
     return value is None or is_nan or type(value).__name__ == "NAType"
 
@@ -481,7 +481,7 @@ def as_columns(
 
 
 def as_lists(x: Any) -> list[tuple[str | None, ...]]:
-    """Returns the query, the right document and the wrong ones of each row.
+    """Returns the query, the positive document and the negatives of each row.
 
     Shorter rows end with None.
 
@@ -497,15 +497,16 @@ def as_lists(x: Any) -> list[tuple[str | None, ...]]:
     if len(columns) < 3:
         raise InputError(
             "Labels are missing: pass x and y, or a data set of both. Without "
-            "labels, an example is a query, a right document and at least one "
-            "wrong document."
+            "labels, an example is a query, a positive document and at least "
+            "one negative document."
         )
     rows = [*zip(*columns, strict=True)]
     for number, row in enumerate(rows):
         if None in row[:2] or {*row[2:]} == {None}:
             raise wrong_value(
                 f"Example {number}",
-                "a query, a right document and at least one wrong document",
+                "a query, a positive document and at least one negative "
+                "document",
                 [text for text in row if text is not None],
             )
     return rows
@@ -527,7 +528,7 @@ def best_texts(
 ) -> list[dict[str, Any]]:
     """Returns dicts of `index`, `score` and `text`, the best first.
 
-    Of equal scores the first comes first.
+    Equal scores keep their order.
 
     Args:
       scores: Floats [n].

@@ -20,7 +20,7 @@ _OF_PROBABILITIES = (
     keras.metrics.CategoricalCrossentropy,
     keras.metrics.TopKCategoricalAccuracy,
 )
-# They do so for one label: of two labels for the last one.
+# They do so for one label: for the last one of two.
 _OF_ONE_LABEL = (
     keras.metrics.AUC,
     keras.metrics.BinaryAccuracy,
@@ -89,10 +89,10 @@ def _is_of_logits(metric: keras.metrics.Metric) -> bool:
 
 @keras.saving.register_keras_serializable("bert_tf")
 class LabelMetric(keras.metrics.Metric):
-    """A metric of Keras that gets the labels and probabilities it expects.
+    """Passes a Keras metric the labels and probabilities that it expects.
 
     For single_label, a metric of one label, such as `AUC`, gets the last of two
-    labels. Of more labels, or with its arguments `class_id`, `top_k` or
+    labels. With more labels, or with its arguments `class_id`, `top_k` or
     `multi_label`, it gets 0 and 1 for each.
 
     Args:
@@ -166,7 +166,7 @@ class LabelMetric(keras.metrics.Metric):
 
 @keras.saving.register_keras_serializable("bert_tf")
 def is_right_first(targets, scores):
-    """Returns 1 if a query's right document has the highest score, else 0.
+    """Returns 1 if a query's positive document has the highest score, else 0.
 
     See `reciprocal_ranks`.
     """
@@ -177,12 +177,12 @@ def is_right_first(targets, scores):
 
 @keras.saving.register_keras_serializable("bert_tf")
 def reciprocal_ranks(targets, scores):
-    """Returns 1 / the rank of each query's right document, float32 [B].
+    """Returns 1 / the rank of each query's positive document, float32 [B].
 
-    Of equal scores that of the right document ranks last.
+    On ties, the positive document ranks last.
 
     Args:
-      targets: Not used: the first document is right.
+      targets: Not used: the first document is the positive one.
       scores: Floats [B, D].
     """
     del targets
@@ -190,7 +190,7 @@ def reciprocal_ranks(targets, scores):
 
 
 def _ranks(scores):
-    """Returns the rank of each query's right document, from 1, float32 [B]."""
+    """Returns the rank of each query's positive document, from 1, [B]."""
     # A score of NaN is not higher than others.
     is_lower = ops.logical_not(scores[:, :1] > scores[:, 1:])
     return 1 + ops.sum(ops.cast(is_lower, "float32"), axis=-1)

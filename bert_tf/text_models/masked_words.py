@@ -1,4 +1,4 @@
-"""`MaskedWordPredictor`: the words that fit into the gaps of a text."""
+"""`MaskedWordPredictor`: the most probable words for each [MASK] of a text."""
 
 import functools
 import os
@@ -41,8 +41,8 @@ class MaskedWordPredictor(TextModel):
         model.predict("Paris is the [MASK] of France.", top_k=2)
         # {'words': [['capital', 'heart']], 'probabilities': [[0.99, 0.001]]}
 
-    `fit` takes texts without labels and goes on with the pre-training of masked
-    words, which adapts a model to a domain. It masks other words in every
+    `fit` takes texts without labels and continues the pre-training on masked
+    words, which adapts a model to a domain. It masks different words in every
     epoch; `evaluate` always masks the same ones. The next-sentence head is not
     trained.
 
@@ -90,7 +90,7 @@ class MaskedWordPredictor(TextModel):
         predictor = super().from_pretrained(path, **options)
         model = predictor.model
         names, _ = model.random_variables or ((), "")
-        # `fit` goes on with a pre-training: it does not start one.
+        # `fit` continues a pre-training: it does not start one.
         require_masked_lm(
             str(path), model.checkpoint.objective, OUTPUT_BIAS not in names
         )
@@ -110,7 +110,7 @@ class MaskedWordPredictor(TextModel):
         Args:
           x: Texts, or a single string.
           top_k: The number of words for each [MASK].
-          verbose: See `TextModel.predict`, as for the next two.
+          verbose: See `TextModel.predict`.
           steps: The number of batches to predict.
           callbacks: Callbacks of Keras.
           batch_size: The number of texts that `steps` counts as a batch. Texts
@@ -144,7 +144,7 @@ class MaskedWordPredictor(TextModel):
         return self._unlabelled_encoding().features(examples)
 
     def _scores(self, x, y, batch_size, progress):
-        return {}  # The loss, which Keras computes.
+        return {}  # Keras computes the loss.
 
     def make_task(self, **options):
         return MaskedWordsTask(
@@ -152,9 +152,9 @@ class MaskedWordPredictor(TextModel):
         )
 
     def _drawn(self, batch, is_training):
-        """Masks a batch: in another way in every epoch of a training.
+        """Masks a batch, differently in every epoch of a training.
 
-        In an evaluation the same way at every call, to compare scores.
+        Evaluations always mask the same words, so that scores can be compared.
         """
         seed = (0, int(batch["step"]))
         if not is_training:

@@ -53,7 +53,7 @@ class PredictingTextModel(TrainableModel, abc.ABC):
         """
 
     def _outputs_of_task(self, y_pred: Any) -> dict[str, Any]:
-        """Returns the results of `call` as the task names them."""
+        """Returns the results of `call` by the task's names."""
         return {"logits": y_pred}
 
     def examples(self, x: Any, y: Any) -> list[Any]:
@@ -107,7 +107,7 @@ class PredictingTextModel(TrainableModel, abc.ABC):
     def _takes_pairs(self) -> bool:
         return False
 
-    # Keras's method, and what others share.
+    # Keras's method, and what other methods share.
 
     def predict(
         self,
@@ -123,7 +123,8 @@ class PredictingTextModel(TrainableModel, abc.ABC):
           x: Texts, or a single one; or a `tf.data.Dataset` or a generator of
             texts, which are read in parts. The labels of a data set are
             ignored.
-          batch_size: The number of texts of full length at a time.
+          batch_size: Batch size for texts of `max_seq_length`; batches of
+            shorter texts are larger.
           verbose: Whether to show a progress bar, as in Keras; "auto" shows it
             if there are more than 8 batches.
           steps: Answers only the first `steps * batch_size` texts, or the first
@@ -143,7 +144,7 @@ class PredictingTextModel(TrainableModel, abc.ABC):
         callbacks: Any,
         answers: Callable[[Any, int, Progress], Any],
     ) -> Any:
-        """Returns what `answers` returns for texts, an int and the progress."""
+        """Calls `answers` with texts, the batch size and the progress."""
         positive_integer("batch_size", batch_size)
         if steps is not None:
             positive_integer("steps", steps)
@@ -177,7 +178,7 @@ class PredictingTextModel(TrainableModel, abc.ABC):
 
         Args:
           features: The rows.
-          batch_size: The number of rows of full length at a time.
+          batch_size: Batch size for rows of `max_seq_length`.
           call: Maps a batch of features to an array, or a dict of them, [b,
             ...].
           progress: Runs the function.
@@ -210,7 +211,7 @@ class PredictingTextModel(TrainableModel, abc.ABC):
 
         Args:
           features: The rows.
-          batch_size: The number of rows of full length at a time.
+          batch_size: Batch size for rows of `max_seq_length`.
           compute: A method of the task, such as `predictions`: maps a batch of
             features and the outputs of the model to tensors by name.
           progress: Runs the model.
@@ -234,7 +235,7 @@ class PredictingTextModel(TrainableModel, abc.ABC):
         Args:
           task: The task.
           features: The rows, with their labels.
-          batch_size: The number of rows of full length at a time.
+          batch_size: Batch size for rows of `max_seq_length`.
           progress: Runs the model.
           *examples: The examples, for a task whose `score` needs them.
         """
@@ -245,7 +246,7 @@ class PredictingTextModel(TrainableModel, abc.ABC):
         return {n.removeprefix("eval_"): score for n, score in scores.items()}
 
     def _call(self, batch: Mapping[str, np.ndarray]) -> Any:
-        """Returns what `call` does for the `INPUTS` of a batch, int32 [b, S].
+        """Calls the model with the `INPUTS` of a batch, int32 [b, S].
 
         On TensorFlow, Keras's `predict_on_batch` would trace a graph for each
         of the first shapes and log warnings.
@@ -259,8 +260,8 @@ class PredictingTextModel(TrainableModel, abc.ABC):
             import tensorflow as tf
 
             spec = tf.TensorSpec([None, None], tf.int32)
-            # A partial, since TensorFlow warns of functions with the same code
-            # as of one that it traces too often.
+            # A partial, since TensorFlow takes functions with the same code for
+            # one function that it traces too often.
             call = tf.function(
                 functools.partial(lambda batch: self(batch, training=False)),
                 input_signature=[dict.fromkeys(INPUTS, spec)],

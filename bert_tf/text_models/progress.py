@@ -7,7 +7,7 @@ import keras
 
 from bert_tf.config import positive_integer
 
-# With verbose="auto", so many batches or fewer have no progress bar.
+# With verbose="auto", this number of batches or fewer has no progress bar.
 _BATCHES_WITHOUT_BAR = 8
 
 
@@ -15,7 +15,7 @@ class Progress:
     """Calls Keras's callbacks, and shows its progress bar.
 
     Args:
-      model: The model that the callbacks get.
+      model: The model that is passed to the callbacks.
       phase: "predict" or "test": which methods of the callbacks are called.
       callbacks: A callback of Keras, a list of them or a `CallbackList`.
       verbose: As in Keras; "auto" is 1 if there are many batches.
@@ -85,7 +85,7 @@ Evaluate = Callable[[keras.callbacks.CallbackList], dict[str, Any]]
 
 
 class Validation(keras.callbacks.Callback):
-    """Evaluates a model after epochs, and adds the scores to theirs.
+    """Evaluates a model after epochs, and adds the scores to their logs.
 
     Args:
       evaluate: Returns the scores by name.
@@ -95,7 +95,8 @@ class Validation(keras.callbacks.Callback):
       callbacks: All callbacks of `fit`.
 
     Raises:
-      InputError: If `frequency` is neither a positive integer nor several.
+      InputError: If `frequency` is neither a positive integer nor a list of
+        them.
     """
 
     callbacks: keras.callbacks.CallbackList

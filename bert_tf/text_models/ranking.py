@@ -1,6 +1,6 @@
 """Lists of documents, from which `TextClassifier` learns to rank.
 
-A list has a query, its right document and wrong ones, and becomes the choices
+A list has a query, a positive document and negatives, and becomes the choices
 of an example: D pairs of texts, where D is the length of the longest list.
 """
 
@@ -42,7 +42,7 @@ def list_encoding(encoding: Encoding, num_documents: int) -> Encoding:
     """Returns how lists become features.
 
     Args:
-      encoding: That of the classifier for texts.
+      encoding: The classifier's encoding of texts.
       num_documents: The number of documents of the longest list, D.
     """
     return dataclasses.replace(
@@ -61,7 +61,7 @@ def list_features(
 
     Args:
       lists: The result of `inputs.as_lists`.
-      encoding: That of the classifier for texts.
+      encoding: The classifier's encoding of texts.
 
     Raises:
       InputError: If a pair has no score to rank it by, or texts have windows.
@@ -79,7 +79,7 @@ def list_features(
     ]
     features = list_encoding(encoding, len(lists[0]) - 1).features(examples)
     is_padding = np.equal(np.array(lists, object)[:, 1:], None)
-    # A text without any token might get vectors of NaN: [CLS] stays.
+    # Keep [CLS]: the vectors of a text without tokens might be NaN.
     features.arrays["input_mask"][..., 1:][is_padding] = 0
     targets = np.zeros(is_padding.shape, np.float32)
     targets[:, 0] = 1
@@ -91,11 +91,12 @@ def scores_of_lists(logits: Any, input_mask: Any, shape: Sequence[Any]) -> Any:
     """Returns the score of each document, floats [B, D].
 
     Args:
-      logits: Those of all pairs, [B * D, C]: C is 1 for a regression, else 2.
-      input_mask: That of all pairs, integers [B * D, S].
+      logits: The logits of all pairs, [B * D, C]: C is 1 for a regression, else
+        2.
+      input_mask: The mask of all pairs, integers [B * D, S].
       shape: B and D.
     """
-    # Of two labels the log-odds of the last one: `rank` has its sigmoid.
+    # With two labels, the log-odds of the last one; `rank` returns its sigmoid.
     scores = logits[:, -1]
     if logits.shape[-1] == 2:
         scores = scores - logits[:, 0]

@@ -22,7 +22,7 @@ from bert_tf.text_models.text_model import NAME_THE_CLASSES, TextModel
 
 @keras.saving.register_keras_serializable("bert_tf")
 class TokenTagger(TextModel):
-    """Tags the words of texts, for example with the names in them.
+    """Tags the words of texts, for example named entities.
 
     Example:
 
@@ -42,9 +42,9 @@ class TokenTagger(TextModel):
     Args:
       model: A `BertTokenClassifier`.
       tokenizer: A `FullTokenizer` or a `BertTokenizer`.
-      labels: The tags in the order of the logits. By default those of the
-        model's checkpoint. If all are tags of entities, in IOB1, IOB2, IOBES or
-        BILOU, `evaluate` returns the scores of entities too.
+      labels: The tags in the order of the logits. By default the checkpoint's
+        tags. If all are tags of entities, in IOB1, IOB2, IOBES or BILOU,
+        `evaluate` returns the scores of entities too.
       max_seq_length: The longest sequence, in tokens with [CLS] and [SEP].
     """
 

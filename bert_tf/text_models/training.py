@@ -62,7 +62,7 @@ class TrainableTextModel(PredictingTextModel):
 
     def __init__(self, **kwargs: Any):
         super().__init__(**kwargs)
-        # That of the default optimizer; None for another one.
+        # The default optimizer's; None for any other optimizer.
         self._peak_learning_rate: float | None = None
         # The arguments of `compile` that are "auto".
         self._auto_arguments: tuple[str, ...] = ()
@@ -86,7 +86,7 @@ class TrainableTextModel(PredictingTextModel):
     def _drawn(
         self, batch: Mapping[str, np.ndarray], is_training: bool
     ) -> Mapping[str, np.ndarray]:
-        """Returns a batch with the random changes of its step, as of masks."""
+        """Returns a batch with random changes for this step, such as masks."""
         return batch
 
     def _has_one_row(self) -> bool:
@@ -94,7 +94,7 @@ class TrainableTextModel(PredictingTextModel):
         return True
 
     def _class_names(self) -> Sequence[str]:
-        """Returns the labels if each target is one of them."""
+        """Returns the class names for single-label targets, else ()."""
         return ()
 
     def _label_ids(self, features: Features) -> np.ndarray:
@@ -104,7 +104,7 @@ class TrainableTextModel(PredictingTextModel):
     def _scores(
         self, x: Any, y: Any, batch_size: int, progress: Progress
     ) -> dict[str, float]:
-        """Returns scores of the answers, as those of the scripts."""
+        """Returns the scores that the scripts report for the answers."""
         features = self._features(x, y)
         return self._task_scores(
             self.make_task(), features, batch_size, progress
@@ -157,7 +157,7 @@ class TrainableTextModel(PredictingTextModel):
                 optimizer = AdamWeightDecay(schedule, global_clipnorm=CLIP_NORM)
         elif learning_rate is not None:
             raise InputError(
-                "learning_rate is for optimizer='auto'. Give it to the "
+                "learning_rate is for optimizer='auto'. Pass it to the "
                 "optimizer instead."
             )
         automatic, configure = self._auto_arguments, super().compile
@@ -165,7 +165,7 @@ class TrainableTextModel(PredictingTextModel):
         def compile_with(optimizer: Any) -> None:
             configure(
                 optimizer=optimizer,
-                # `compute_loss` is that of the task.
+                # `compute_loss` computes the task's loss.
                 loss=None if "loss" in automatic else loss,
                 metrics=self._default_metrics()
                 if "metrics" in automatic
@@ -182,7 +182,7 @@ class TrainableTextModel(PredictingTextModel):
     def compute_loss(
         self, x=None, y=None, y_pred=None, sample_weight=None, training=True
     ):
-        """Returns the loss of a step; with loss="auto" that of the task."""
+        """Returns the loss of a step; with loss="auto" the task's."""
         if "loss" not in self._auto_arguments:
             return super().compute_loss(x, y, y_pred, sample_weight, training)
         task = self._training_task if training else self.make_task()
@@ -214,7 +214,7 @@ class TrainableTextModel(PredictingTextModel):
         temperature: float | None = None,
         **options: Any,
     ) -> keras.callbacks.History:
-        """Trains the model, as Keras's `fit`.
+        """Trains the model, like Keras's `fit`.
 
         Args:
           x: The texts, see the class; or a `tf.data.Dataset` of texts and
@@ -226,17 +226,17 @@ class TrainableTextModel(PredictingTextModel):
           validation_data: A tuple (x, y) or (x, y, sample_weight) to evaluate
             after each epoch; `x` alone for models that need no labels. Data
             sets are read into memory.
-          validation_split: The share of the data, taken from its end, to
+          validation_split: The fraction of the data, held out from its end, to
             evaluate instead. A data set is then read into memory.
           sample_weight: The weight of each text in the loss, floats [n].
           class_weight: The weights of labels in the loss, by name or number;
-            those of other labels are 1. Their mean in a batch becomes 1, as
-            in the scripts. "balanced": each label counts equally, n / (labels
+            others default to 1. Their mean in a batch becomes 1, as in the
+            scripts. "balanced": each label counts equally, n / (labels
             * count), as in scikit-learn.
-          initial_epoch: The epoch to go on from, counted from 0. The default
-            optimizer then keeps its state. A model that was loaded from a
-            `.keras` file draws other dropout masks than without the
-            interruption: the file has no state of seed generators.
+          initial_epoch: The epoch to resume from, counted from 0. The default
+            optimizer then keeps its state. A model loaded from a `.keras` file
+            draws different dropout masks than an uninterrupted run, because the
+            file does not contain the state of seed generators.
           callbacks: A callback of Keras, or a list of them.
           seed: Determines the order of the examples.
           steps_per_epoch: For a `tf.data.Dataset`: the number of steps of an
@@ -249,11 +249,11 @@ class TrainableTextModel(PredictingTextModel):
             `y`. Keras's metrics compare those texts with the answers of the
             teacher; validation ignores them. `TextEmbedder` and
             `MaskedWordPredictor` have no teachers.
-          distillation_weight: The share of the teacher in the loss; the rest
-            is that of the labels. By default 0.9.
-          temperature: What all logits are divided by in the teacher's part of
-            the loss, from 0.1 to 100: higher values show more of how it ranks
-            the wrong answers. By default 2.
+          distillation_weight: The weight of the teacher's loss; the labels'
+            loss has 1 - this weight. By default 0.9.
+          temperature: Divides all logits in the teacher's loss, from 0.1 to
+            100: higher values show more of how it ranks incorrect answers. By
+            default 2.
           **options: `verbose` and others of Keras's `fit`.
 
         Returns:
@@ -264,8 +264,8 @@ class TrainableTextModel(PredictingTextModel):
         """
         if "shuffle" in options:
             raise InputError(
-                "fit does not have shuffle: each epoch has every text once, in "
-                "an order that depends on seed."
+                "fit does not accept shuffle: every epoch has each text once, "
+                "in an order that depends on seed."
             )
         if not self.compiled:
             self.compile()
@@ -328,7 +328,7 @@ class TrainableTextModel(PredictingTextModel):
         batches: StepArguments,
         **parameters: Any,
     ) -> keras.callbacks.CallbackList:
-        """Returns the callbacks of `fit`, with those of Keras."""
+        """Returns the callbacks of `fit`, with Keras's own callbacks."""
         in_order = keras.callbacks.LambdaCallback(
             on_epoch_begin=lambda epoch, _: batches.set_epoch(epoch)
         )
@@ -371,7 +371,7 @@ class TrainableTextModel(PredictingTextModel):
     def _divided(
         self, data: Part, validation_data: Any, share: float
     ) -> tuple[Part, Any]:
-        """Returns what `fit` trains on, and what it evaluates or None."""
+        """Returns the training data, and the validation data or None."""
         if validation_data is not None:
             parts = x_y_weights(validation_data)
             has_y = parts[1] is not None or is_dataset(parts[0])
@@ -434,7 +434,7 @@ class TrainableTextModel(PredictingTextModel):
                 f"class_weight={class_weight!r} needs all labels. With a "
                 "tf.data.Dataset, pass the number of each label."
             )
-        # Whole batches, but for the last part.
+        # Whole batches, except in the last part.
         size = -(-TEXTS_AT_A_TIME // batch_size) * batch_size
 
         def parts() -> Iterator[Features]:
@@ -507,7 +507,7 @@ class TrainableTextModel(PredictingTextModel):
         variables = [*map(id, self.trainable_variables)]
         with self._scope():
             if optimizer.built and variables != self._optimized_variables:
-                # Layers were frozen, or thawed.
+                # Layers were frozen or unfrozen.
                 renew_optimizer(self)
             self.optimizer.build(self.trainable_variables)
             self._optimized_variables = variables
@@ -517,7 +517,7 @@ class TrainableTextModel(PredictingTextModel):
                 self._has_metric_variables = True
 
     def _build_metrics(self, example: tuple) -> None:
-        """Makes their variables, or the first step would be traced twice."""
+        """Makes their variables: otherwise the first step is traced twice."""
         x, y, weights = keras.tree.map_structure(
             lambda values: keras.ops.convert_to_tensor(values[:1]), example
         )
@@ -529,9 +529,9 @@ class TrainableTextModel(PredictingTextModel):
         self.reset_metrics()
 
     def _maybe_symbolic_build(self, *args: Any, **kwargs: Any) -> None:
-        """Does nothing: `_build_state` has done it.
+        """Does nothing: `_build_state` has already built the model.
 
-        Keras averages the first batches of the replicas for it, which fails if
+        Keras's version averages the replicas' first batches, which fails if
         their sizes differ.
         """
 
@@ -556,8 +556,8 @@ class TrainableTextModel(PredictingTextModel):
         self.train_function = None
         if keep_state:
             return
-        # The variables of a LossScaleOptimizer keep their values: a scale of
-        # 0 would make every loss 0.
+        # The variables of a LossScaleOptimizer keep their values: zeroing the
+        # scale would zero every loss.
         optimizer = getattr(self.optimizer, "inner_optimizer", self.optimizer)
         for variable in optimizer.variables:
             variable.assign(keras.ops.zeros(variable.shape, variable.dtype))
@@ -575,12 +575,13 @@ class TrainableTextModel(PredictingTextModel):
         return_dict: bool = True,
         **options: Any,
     ) -> Any:
-        """Returns scores by name: the loss, the metrics and those of scripts.
+        """Returns the loss, Keras's metrics and the scripts' scores, by name.
 
         Args:
           x: The texts, as for `fit`.
           y: The labels.
-          batch_size: The number of examples of full length at a time.
+          batch_size: Batch size for examples of `max_seq_length`; batches of
+            shorter ones are larger.
           sample_weight: The weight of each text in the loss, floats [n]; only
             for models whose scores include the loss.
           verbose: Whether to show a progress bar, as in Keras; "auto" shows it
@@ -588,11 +589,13 @@ class TrainableTextModel(PredictingTextModel):
           steps: Evaluates only the first `steps * batch_size` texts.
           callbacks: A callback of Keras, or a list of them.
           return_dict: Whether to return a dict; otherwise a list.
-          **options: Others of Keras's `evaluate`.
+          **options: Other arguments of Keras's `evaluate`.
         """
         if options:
             raise wrong_value(
-                "The arguments of evaluate", "those of Keras", [*options]
+                "The arguments of evaluate",
+                "arguments of Keras's evaluate",
+                [*options],
             )
         if not self.compiled:
             self.compile()
@@ -630,7 +633,7 @@ class TrainableTextModel(PredictingTextModel):
     def _validation(self, data: Part, batch_size: int) -> Evaluate:
         """Returns what `fit` calls after each epoch.
 
-        Its scores are the loss, the metrics and those of answers.
+        Its scores are the loss, the metrics and the scores of answers.
         """
         batches = self._evaluation_data(*data, batch_size)
         evaluate = super().evaluate

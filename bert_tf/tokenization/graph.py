@@ -1,8 +1,8 @@
 """The tokenizer as a TensorFlow graph, for raw strings in a SavedModel.
 
-It gives the ids and offsets of `wordpiece.FullTokenizer` for every string.
-Invalid UTF-8 is dropped. Outside of graphs, where each op takes longer than a
-short text, `FullTokenizer` itself makes the ids.
+It returns the same ids and offsets as `wordpiece.FullTokenizer`. Invalid UTF-8
+is dropped. Outside of graphs, where each op takes longer than a short text,
+`FullTokenizer` itself makes the ids.
 
 TensorFlow Serving has two ops of TensorFlow Text. The graph uses one of them,
 FastWordpieceTokenizeWithOffsets; all others are core ops.
@@ -68,7 +68,8 @@ class BertTokenizer(keras.layers.Layer):
     Args:
       vocabulary: A path, or the tokens in the order of their ids.
       do_lower_case: Whether the vocabulary is uncased.
-      strip_accents: Whether to strip accents. By default as `do_lower_case`.
+      strip_accents: Whether to strip accents. By default the same as
+        `do_lower_case`.
       max_seq_length: The (largest) length S of the sequences, or None.
       padding: "max_length" or "longest".
 
@@ -234,7 +235,7 @@ class BertTokenizer(keras.layers.Layer):
 
     @property
     def _padded_length(self) -> int | None:
-        """The length of all sequences; None for that of the longest."""
+        """The length of all sequences; None for the longest one's length."""
         return None if self.padding == "longest" else self.max_seq_length
 
     def tokenize(self, text, keep: str | None = None) -> tf.RaggedTensor:
@@ -572,8 +573,8 @@ def _check_same_shape(texts: Sequence[Any]) -> None:
     first, second = texts[0].shape, texts[-1].shape
     if not tf.TensorShape(first).is_compatible_with(second):
         raise InputError(
-            "A tuple must have as many first texts as second texts; got the "
-            f"shapes {first} and {second}."
+            "A tuple must have the same number of first and second texts; got "
+            f"the shapes {first} and {second}."
         )
 
 

@@ -1,6 +1,6 @@
 """Normalization in a TensorFlow graph, with core ops.
 
-The tables are those of `normalization`.
+Uses the tables of `normalization`.
 """
 
 from typing import NamedTuple

@@ -5,9 +5,9 @@ The original's `BasicTokenizer` works in these steps:
 1. U+0000, U+FFFD and the categories Cc and Cf are deleted, except tab, line
    feed and carriage return, which become spaces, as does the category Zs.
 2. Spaces are put around CJK ideographs; the text is split at white space.
-3. If lower-casing: each word is lower-cased, brought to NFD, and loses its
+3. If lower-casing: each word is lower-cased, converted to NFD, and loses its
    combining marks (category Mn).
-4. Each punctuation character becomes a word of its own.
+4. Each punctuation character becomes a separate word.
 
 Nearly all of it affects one character at a time, so it is a table from code
 points to replacements (`Normalizer.replacement`); the words are the parts
@@ -71,8 +71,8 @@ class Normalizer:
     Args:
       do_lower_case: Whether to lower-case, for uncased vocabularies.
       strip_accents: Whether to decompose (NFD) and to strip combining marks.
-        By default as `do_lower_case`, like the original. False keeps the
-        accents and the composed form of lower-cased text.
+        By default the same as `do_lower_case`, like the original. False keeps
+        the accents and the composed form of lower-cased text.
     """
 
     def __init__(
@@ -206,7 +206,7 @@ def _sigma_view(character: str) -> str:
     """Returns one character with the properties that affect a final sigma."""
     if is_deleted(character):
         return "\u00ad"  # case-ignorable
-    # The only character that str.lower turns into two; "i" is as cased.
+    # The only character that str.lower turns into two; "i" is also cased.
     return "i" if character == "\u0130" else character
 
 

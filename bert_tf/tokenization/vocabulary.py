@@ -1,8 +1,8 @@
 """Learns a WordPiece vocabulary from text.
 
 The trainer of Hugging Face's `tokenizers` starts from single characters and
-joins the most frequent pair of pieces, again and again. It gets words from our
-own normalization, so that vocabulary and tokenizer agree, and all
+joins the most frequent pair of pieces, again and again. It gets words from
+`normalization`, so that vocabulary and tokenizer agree, and all
 single-character pieces in a fixed order: on its own it would number them in the
 order of a hash table and break ties between pairs differently in every run.
 """

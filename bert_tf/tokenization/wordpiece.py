@@ -74,7 +74,8 @@ class FullTokenizer:
       vocab_file: A file with one token per line, or the tokens in the order of
         their ids; see `load_vocab`.
       do_lower_case: Whether the vocabulary is uncased.
-      strip_accents: Whether to strip accents. By default as `do_lower_case`.
+      strip_accents: Whether to strip accents. By default the same as
+        `do_lower_case`.
       unk_token: The token for words that cannot be split into tokens of the
         vocabulary, and for words of more than 200 characters.
 

@@ -115,7 +115,7 @@ def number_of_workers() -> int:
 
 
 def _read_tf_config() -> tuple[dict[str, str], str]:
-    """Returns addresses by worker ("worker 0"), and the own worker's name."""
+    """Returns addresses by worker ("worker 0"), and this worker's name."""
     text = os.environ.get("TF_CONFIG", "{}")
     try:
         tf_config = json.loads(text)
@@ -294,7 +294,7 @@ def exchange(
 ) -> Callable[[np.ndarray], np.ndarray]:
     """Returns a function that gathers an array from all processes.
 
-    The function takes this process's array [...] and returns those of all
+    The function takes this process's array [...] and returns the arrays of all
     processes, in the order of their replicas, [processes, ...]. All processes
     must call it equally often, with arrays of the same shape.
     """
@@ -313,7 +313,7 @@ def exchange(
 
 @functools.lru_cache(maxsize=1)
 def _gather_from_replicas(strategy: tf.distribute.Strategy) -> Any:
-    """Returns a function from an array [n] to those of all replicas.
+    """Returns a function that gathers arrays [n] from all replicas.
 
     Cached, since TensorFlow would trace each new one and log a warning.
     """
@@ -333,9 +333,9 @@ def _gather_from_replicas(strategy: tf.distribute.Strategy) -> Any:
 def all_rows(value: tf.Tensor) -> tf.Tensor:
     """Gathers the rows of all replicas, in a replica: [b, ...] -> [r * b, ...].
 
-    Floats are gathered as their bits. A TPU gathers by a sum, to which each
-    replica adds 0 times its rows in the places of the others: NaN, if its rows
-    are infinite.
+    Floats are gathered as their bits. A TPU gathers by a sum, in which each
+    replica adds 0 times its rows to the rows of others: NaN if its rows are
+    infinite.
     """
     replica = tf.distribute.get_replica_context()
     if value.dtype != tf.float32:
@@ -349,7 +349,8 @@ def all_rows(value: tf.Tensor) -> tf.Tensor:
 # TensorFlow waits for an hour without a message, ignores Ctrl-C meanwhile and
 # fails with a page of its own code. So each process first listens at its own
 # address until it has connected to all others. Then it leaves the address to
-# TensorFlow's server, which processes that still wait mistake for it.
+# TensorFlow's server, and processes that still wait connect to that server
+# instead.
 
 _LARGEST_PORT = 2**16 - 1
 
@@ -428,7 +429,7 @@ def _require_distinct(places: Iterable[tuple[str, int]]) -> None:
         if count > 1:
             raise wrong_value(
                 "Each worker of TF_CONFIG",
-                "at an address of its own",
+                "at a different address",
                 f"{host}:{port}",
                 "Each needs another host or another port.",
             )

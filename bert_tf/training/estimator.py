@@ -62,8 +62,8 @@ from bert_tf.training.workers import (
 # Called with batch_size, num_shards, shard and start_example: returns batches
 # for one replica, see data/pipeline.py.
 TrainingData = Callable[..., tf.data.Dataset]
-# Called with batch_size, num_shards and shard: returns batches of a multiple of
-# batch_size rows of any sequence length, with `is_real_example` and
+# Called with batch_size, num_shards and shard: returns batches whose size is a
+# multiple of batch_size, of any sequence length, with `is_real_example` and
 # `example_index`.
 EvaluationData = Callable[..., tf.data.Dataset]
 
@@ -97,7 +97,7 @@ class Estimator:
 
     Raises:
       InputError: A checkpoint cannot be read or does not fit the model, or
-        workers find different ones or have different initial weights.
+        workers disagree on the checkpoint or on the initial weights.
     """
 
     @raise_worker_lost()
@@ -139,7 +139,7 @@ class Estimator:
     # ------------------------------------------------------------ variables
 
     def _find_variables(self) -> None:
-        """Finds the model's variables; traces calls anew."""
+        """Finds the model's variables; retraces calls."""
         self._weights = self.task.checkpoint_variables(self.model)
         # A partial, as in step.py: each estimator has a function.
         self._predict = tf.function(
@@ -238,7 +238,7 @@ class Estimator:
         The step and the optimizer do not change.
 
         Raises:
-          InputError: `prefix` cannot be read, or is of another model.
+          InputError: `prefix` cannot be read, or belongs to another model.
         """
         restore(self._weights, checkpoints.open_checkpoint(prefix))
         self.weights_from = prefix
@@ -283,15 +283,15 @@ class Estimator:
 
         A finished run does nothing. SIGINT and SIGTERM save a checkpoint and
         raise SystemExit; rerun the command to resume. If a hook wants to stop,
-        training saves a checkpoint and ends. A later run ends there too, unless
+        training saves a checkpoint and ends. A later run stops again, unless
         the hook no longer wants to stop. A `NanWatch` is added to the hooks. In
         float16, steps whose gradients are not finite are skipped.
 
         Args:
           make_data: See `TrainingData`.
           hooks: Hooks, called after steps.
-          usual_length: The mean length of the texts. The longer it is, the
-            fewer steps make compiling worthwhile. Ignored if all batches have
+          usual_length: The mean length of the texts. With longer texts, XLA
+            compilation pays off after fewer steps. Ignored if all batches have
             the same length.
 
         Raises:
@@ -405,7 +405,7 @@ class Estimator:
         """Returns how many steps take about a second.
 
         Shorter calls would have too much overhead; longer ones would delay a
-        stop. On a TPU, whose host is remote, the user's number is used.
+        stop. On a TPU, whose host is remote, `iterations_per_loop` is used.
         """
         most = self.config.iterations_per_loop
         if isinstance(self.strategy, tf.distribute.TPUStrategy):
@@ -545,7 +545,7 @@ def in_order(
 
     Raises:
       InputError: There are no examples.
-      ValueError: An example is missing or comes more than once.
+      ValueError: An example is missing or occurs more than once.
     """
     predictions = []
     for batch in batches:
@@ -561,7 +561,7 @@ def in_order(
     wrong = np.flatnonzero(index != np.arange(len(index)))
     if wrong.size:
         raise ValueError(
-            f"Example {wrong[0]} is missing or comes more than once."
+            f"Example {wrong[0]} is missing or occurs more than once."
         )
     # Joining one quantity at a time saves memory.
     return {
@@ -573,9 +573,9 @@ def in_order(
 
 
 def _values(variables: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the values of variables as tensors, which share their memory.
+    """Returns the values of variables as tensors, without copying.
 
-    With arrays, which would be copies, saving takes three times as much memory.
+    With arrays, which are copies, saving takes three times as much memory.
     """
     return {
         name: tf.convert_to_tensor(variable.value)

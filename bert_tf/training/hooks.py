@@ -1,4 +1,4 @@
-"""Hooks of a training: progress, TensorBoard summaries, NaN, evaluation.
+"""Hooks of the training loop: progress, TensorBoard, NaN, evaluation.
 
 The training loop calls each hook after every call into TensorFlow, which runs
 one or more steps, with the values recorded at each of those steps.
@@ -295,7 +295,7 @@ class Summaries(Hook):
 
 
 def _finite_mean(arrays: Sequence[np.ndarray]) -> float:
-    """Returns the mean without the values of skipped steps; NaN for none."""
+    """Returns the mean, ignoring skipped steps; NaN if all were skipped."""
     values = np.concatenate(arrays)
     is_finite = np.isfinite(values)
     return np.mean(values[is_finite]) if is_finite.any() else math.nan

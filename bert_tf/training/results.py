@@ -61,10 +61,10 @@ def null_to_nan(values: Mapping[str, float | None]) -> dict[str, float]:
 
 
 class Metric(str):
-    """The name of a metric that decides.
+    """The name of the metric by which models are compared.
 
     Attributes:
-      lower_is_better: Whether a lower value is better, as of a loss.
+      lower_is_better: Whether a lower value is better, as for a loss.
     """
 
     lower_is_better: bool
@@ -222,7 +222,7 @@ def save_best(folder: str, best: Best, export: Callable[[str], None]) -> None:
 
 
 def finish_saving_best(folder: str) -> None:
-    """Completes or undoes the saving that a killed run has begun.
+    """Completes or undoes a save that a killed run began.
 
     Only the process that writes may call it, before others read.
     """

@@ -1,4 +1,4 @@
-"""Options of a training, checked when they are set.
+"""Training options, checked when they are set.
 
 Keras is imported when an optimizer is made.
 """
@@ -27,7 +27,7 @@ def _at_least(smallest: int, *, default: float) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class TrainingConfig:
-    """Options of a training; the scripts have flags of the same names.
+    """Training options; the scripts have flags of the same names.
 
     Attributes:
       train_batch_size: The number of examples in an update, on all devices.

@@ -1,7 +1,7 @@
 """Weights by name, and how they fill the variables of a model.
 
-Free of TensorFlow: weights may come from any file and go into the variables of
-any Keras backend.
+Does not import TensorFlow: weights may come from any file and go into the
+variables of any Keras backend.
 """
 
 import dataclasses
@@ -159,7 +159,7 @@ def restore(
 def require_shape(
     weights: Weights, name: str, shape: Sequence[int], remedy: str = _REMEDY
 ) -> None:
-    """Raises InputError if weights lack a name or have it in another shape."""
+    """Raises InputError if weights lack a name or its shape differs."""
     ours = list(shape)
     theirs = [*weights.shapes[name]] if name in weights.shapes else "none"
     if ours != theirs:

@@ -181,7 +181,7 @@ def _fingerprints(inputs: Mapping[str, Iterable[str]]) -> dict[str, str]:
 
 
 def _fingerprint(path: str, most: int) -> str:
-    """Reads up to `most` bytes at the beginning, and as many at the end."""
+    """Reads up to `most` bytes at the beginning and at the end."""
     with (
         files.input_errors("read", path, tf.errors.OpError),
         tf.io.gfile.GFile(path, "rb") as file,
@@ -290,7 +290,8 @@ def require_shared(strategy: tf.distribute.Strategy, folder: str) -> None:
     number = (
         secrets.randbelow(_MAX_NUMBER) if is_chief(strategy) else _MAX_NUMBER
     )
-    # A new name, of which no network file system has cached that it is absent.
+    # A new name: network file systems may have cached that an old one is
+    # absent.
     probe = os.path.join(folder, f".workers-{agree([number])[0]}")
     by_chief(
         strategy, lambda: files.write_text(probe, ""), f"write to {folder}"

@@ -1,4 +1,4 @@
-"""Table 8 of the paper: what masked words become.
+"""Table 8 of the paper: how masked words are replaced.
 
     python examples/paper/ablation_masking.py \\
         --input_file='books/*.txt' --data_dir=glue_data --conll_dir=conll2003 \\
@@ -41,7 +41,7 @@ ROWS = {"/".join(map(str, shares)): shares for shares in SHARES}
 FINE_TUNED, FEATURES = "NER, fine-tuned", "NER, feature-based"
 TABLE = Table(
     "ablation_masking",
-    "Table 8: what masked words become; development sets, in percent",
+    "Table 8: how masked words are replaced; development sets, in percent",
     ["MASK", "SAME", "RND"],
     {row: [f"{share}%" for share in shares] for row, shares in ROWS.items()},
     {
@@ -71,7 +71,7 @@ def run(config: MaskingConfig) -> None:
         names = ("mask_share", "keep_share", "random_share")
         data = {n: s / 100 for n, s in zip(names, ROWS[row], strict=True)}
         if ROWS[row] == SHARES[0]:
-            data = {}  # The default; table 7 has this model, too.
+            data = {}  # The default; table 7 also has this model.
         models = plan.pretrained(config, size, data=data)
         goals += plan.fine_tunings(row, config, models, tasks)
     table = TABLE._replace(note=config.note)

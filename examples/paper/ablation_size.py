@@ -1,4 +1,4 @@
-"""Table 6 of the paper: what larger models gain.
+"""Table 6 of the paper: the effect of model size.
 
     python examples/paper/ablation_size.py \\
         --input_file='books/[a-y]*.txt' --held_out_file='books/z*.txt' \\
@@ -8,9 +8,9 @@ Pre-trains a model of each size on the same text, reports the perplexity of the
 masked words of held-out text, and fine-tunes each. The sizes have the paper's
 heads, a third of its layers and an eighth of its width (--layers_divisor,
 --hidden_divisor); --full prints the commands for its own sizes. A larger model
-takes longer for a step; --equal_compute gives every size as many
-multiplications instead of as many steps. CoNLL-2003 and SQuAD are not in the
-paper's table.
+takes longer for a step; --equal_compute gives every size the same compute
+instead of the same number of steps. CoNLL-2003 and SQuAD are not in the paper's
+table.
 
 Rerun a stopped command to continue; finished runs are skipped. Source: section
 5.2 of the paper.
@@ -35,9 +35,9 @@ class SizeConfig(plan.SpanOptions, plan.GlueOptions):
     held_out_file: str = option("Text that no model is trained on.")
     tasks: tuple[str, ...] = plan.tasks_option("MNLI", "MRPC", "SST-2")
     equal_compute: bool = option(
-        "Whether all sizes are pre-trained with as many multiplications as "
-        "BERT-Base's row, L-12_H-768_A-12, in --num_train_steps; smaller ones "
-        "take more steps, larger ones fewer.",
+        "Whether all sizes are pre-trained with the compute of BERT-Base's "
+        "row, L-12_H-768_A-12, for --num_train_steps; smaller sizes take more "
+        "steps, larger ones fewer.",
         default=False,
     )
     layers_divisor: int | None = plan.sized(

@@ -1,18 +1,18 @@
-"""Table 5 of the paper: what BERT owes to its pre-training tasks.
+"""Table 5 of the paper: the effect of the pre-training tasks.
 
     python examples/paper/ablation_tasks.py \\
         --input_file='books/*.txt' --data_dir=glue_data --squad_dir=squad \\
         --conll_dir=conll2003 --output_dir=/tmp/ablation_tasks
 
 Pre-trains three models on the same text (with masked words and the next
-sentence, with masked words only, and from left to right as OpenAI GPT) and
+sentence, with masked words only, and from left to right like OpenAI GPT) and
 fine-tunes each on the tasks that have data; the last one also with a BiLSTM on
 top, in place of ELMo's. The defaults take an evening on a laptop; --full prints
 the commands for BERT-Base.
 
-CoNLL-2003 is not in the paper's table. It is here because the paper says why
-left-to-right models fail: a word's vector knows nothing of the words after it.
-make_tasks.py makes easier versions of QNLI and SQuAD.
+CoNLL-2003 is not in the paper's table. It is here because of the paper's reason
+why left-to-right models fail: a word's vector does not depend on the words
+after it. make_tasks.py makes easier versions of QNLI and SQuAD.
 
 In small runs SQuAD's texts are longer than the sequences of pre-training, so
 only fine-tuning learns their last positions; and the BiLSTM has few steps, at

@@ -18,7 +18,7 @@ from bert_tf.tasks.task import Task
 # Name in checkpoints -> values, [copies, ...].
 Weights = dict[str, jax.Array]
 Arrays = Mapping[str, np.ndarray]
-# Steps that one call of the compiled function makes.
+# Steps per call of the compiled function.
 STEPS_AT_ONCE = 50
 
 
@@ -62,7 +62,7 @@ class Copies:
         self._predict = jax.jit(jax.vmap(self._outputs, in_axes=(0, 0, None)))
 
     def _outputs(self, trainable, fixed, features) -> dict[str, jax.Array]:
-        """Returns what the task keeps of one copy's outputs."""
+        """Returns the task's predictions for one copy."""
         outputs, _ = self.model.stateless_call(
             trainable, fixed, features, training=False
         )

@@ -2,11 +2,11 @@
 
     python examples/paper/debian_text.py --output_dir=text
 
-downloads packages with `apt-get download` and writes a file for each: a
-sentence a line, and a blank line after each page or forty paragraphs. It keeps
-the paragraphs that read like English prose, each once, and prints what each
-package contributed and a checksum. Needs Debian 12 or a container of it (run
-`apt-get update` first) and 500 MB of disk; installs nothing.
+downloads packages with `apt-get download` and writes a file for each: one
+sentence per line, and a blank line after each page or forty paragraphs. It
+keeps the paragraphs that read like English prose, each once, and prints what
+each package contributed and a checksum. Needs Debian 12 or a Debian 12
+container (run `apt-get update` first) and 500 MB of disk; installs nothing.
 
 The packages are novels, essays, dictionaries, quotations and manuals under free
 licences, named in the file `copyright` of each package.
@@ -114,7 +114,7 @@ def is_prose(text: str) -> bool:
 
 
 def sentences(text: str) -> str:
-    """Returns a paragraph with a sentence of five words or more a line."""
+    """Returns the sentences of five words or more, one per line."""
     found = (text[start:end].strip() for start, end in split_sentences(text))
     return "\n".join(line for line in found if line.count(" ") >= 4)
 
@@ -158,7 +158,7 @@ def run(config: TextOptions) -> None:
         except (OSError, subprocess.CalledProcessError):
             raise InputError(
                 "apt-get could not download the packages. Rerun the command in "
-                "Debian 12, or in a container of it, after apt-get update."
+                "Debian 12, or a Debian 12 container, after apt-get update."
             ) from None
         print("| package | version | MB | sentences | words |")
         print("| --- | --- | --- | --- | --- |", flush=True)

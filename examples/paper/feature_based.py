@@ -32,7 +32,7 @@ class FeaturesConfig(plan.EntityOptions):
     """Options of this program."""
 
     input_file: str | None = option(
-        "Text to pre-train on; globs, with commas.", default=None
+        "Text to pre-train on: globs, separated by commas.", default=None
     )
     model_size: str | None = plan.model_option("L-6_H-128")
     # Names have capitals (section 5.3).

@@ -8,16 +8,16 @@ writes to --output_dir:
 
 - `QNLI/train.tsv` and `dev.tsv`: does this sentence contain the answer to this
   question? Each question comes with the sentence of its answer and with another
-  sentence of the paragraph, so that half of the pairs are right. GLUE made its
+  sentence of the paragraph, so half of the pairs are positive. GLUE made its
   task in the same way; as there, pairs without a common word are left out. With
-  --other_paragraphs the other sentence is the answer's sentence of a question
+  --other_paragraphs the other sentence is the answer sentence of a question
   about another paragraph. It needs no common word, which makes it easier.
 - `squad/train-v1.1.json` and `dev-v1.1.json`: questions about at most three
-  sentences, that of the answer and its neighbours. --num_neighbors=0 leaves
+  sentences, the answer's sentence and its neighbours. --num_neighbors=0 leaves
   only the sentence of the answer.
 
 --num_dev_articles keeps only the last articles of --dev_file for development
-and trains on the others, too. Source of QNLI: Wang et al. 2018, "GLUE", 3.3.
+and trains on the others too. Source of QNLI: Wang et al. 2018, "GLUE", 3.3.
 """
 
 import bisect
@@ -55,11 +55,11 @@ class TasksOfSquad(Options):
         at_least=1,
     )
     other_paragraphs: bool = option(
-        "Whether the wrong sentences of QNLI are of other paragraphs.",
+        "Whether QNLI's negative sentences come from other paragraphs.",
         default=False,
     )
     num_neighbors: int = option(
-        "Number of sentences before and after that of the answer in SQuAD.",
+        "Number of sentences before and after the answer's sentence in SQuAD.",
         default=1,
         at_least=0,
     )
@@ -137,7 +137,7 @@ def pairs(
 ) -> Iterator[tuple[str, ...]]:
     """Yields the two rows of a question in QNLI, or none.
 
-    The wrong sentence is that of `other`, if it is given. There are no rows if
+    The negative sentence is `other`'s, if it is passed. There are no rows if
     the answer is in several sentences, if its sentence or all others of the
     paragraph have no word in common with the question, or if `other` is about
     the same paragraph.

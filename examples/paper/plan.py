@@ -1,8 +1,8 @@
 """The options of the paper's programs, and the runs that they plan.
 
 The defaults are small; --full has the paper's values (sections 4.1 and 5.2,
-appendices A.2 and A.3) and prints the commands. Of the four learning rates of
-fine-tuning that the paper chose from, 3e-5 is one in the middle.
+appendices A.2 and A.3) and prints the commands. The fine-tuning learning rate
+of 3e-5 is in the middle of the four that the paper tried.
 """
 
 import dataclasses
@@ -67,8 +67,8 @@ class PaperOptions(Options):
     """The options of all programs."""
 
     input_file: str = option(
-        "Text to pre-train on, a sentence a line with blank lines between "
-        "documents; globs, separated by commas."
+        "Text to pre-train on, one sentence per line with blank lines between "
+        "documents: globs, separated by commas."
     )
     vocab_file: str | None = option(
         "Vocabulary file. Default: one of --vocab_size is learned.",
@@ -87,8 +87,8 @@ class PaperOptions(Options):
     )
     max_seq_length: int | None = length_option(32)
     first_seq_length: int | None = sized(
-        "Length of the sequences in the first steps, if it is less. In short "
-        "sequences models learn sooner which words belong together.",
+        "Length of the sequences in the first steps, if it is shorter. With "
+        "short sequences, models learn sooner which words belong together.",
         32,
         at_least=8,
     )
@@ -114,14 +114,14 @@ class PaperOptions(Options):
         *(0.05, 0.02),
     )
     dropout_rate: float | None = sized(
-        "Dropout rate of the models. Short trainings need none.",
+        "Dropout rate of the models. Short runs need no dropout.",
         *(0.0, 0.1),
         at_least=0.0,
         at_most=1.0,
     )
     warmup_proportion: float | None = sized(
-        "Fraction of the steps of pre-training in which its learning rate "
-        "rises. With 0.1, models of four layers and more may never learn.",
+        "Fraction of the pre-training steps in which the learning rate rises. "
+        "With 0.1, models of four layers and more may never learn.",
         0.25,
         at_least=0.0,
         at_most=1.0,
@@ -145,8 +145,8 @@ class PaperOptions(Options):
         "Learning rate of fine-tuning.", 2.5e-4, 3e-5
     )
     max_examples: int | None = sized(
-        "Largest number of examples of a fine-tuning, in all epochs; with more "
-        "it has fewer epochs. No limit with --full.",
+        "Largest number of examples of a fine-tuning, summed over its epochs; "
+        "larger tasks get fewer epochs. No limit with --full.",
         30_000,
         at_least=1,
     )
@@ -250,7 +250,7 @@ class PaperOptions(Options):
             return ""
         return (
             "Each model was pre-trained once; the deviations do not include "
-            "the chance in that (--num_pretraining_seeds)."
+            "the variance of pre-training (--num_pretraining_seeds)."
         )
 
 
@@ -468,7 +468,7 @@ class Task(NamedTuple):
             most = round(config.max_examples / self.rows, 4)
             given["num_train_epochs"] = min(most, given["num_train_epochs"])
         if config.max_examples is None:
-            # Many runs of a large model: little is kept of each.
+            # Many runs of a large model: few files of each are kept.
             given["keep_checkpoint_max"] = 1
         if self.script == "run_squad.py":
             given["do_predict"] = True
@@ -527,7 +527,7 @@ def glue_tasks(config: GlueOptions) -> list[Task]:
     if config.data_dir and config.tasks and not found:
         raise InputError(
             f"--data_dir={config.data_dir} has no files of "
-            f"{listed(config.tasks)}. Name tasks that it has: --tasks."
+            f"{listed(config.tasks)}. Pass tasks that it has in --tasks."
         )
     return found
 
@@ -564,7 +564,7 @@ def ner_tasks(config: Any) -> list[Task]:
 def feature_based(
     task: Task, config: Any, layers: str, size: str | None
 ) -> Task:
-    """Returns a task of `ner_tasks` with a model's vectors as features.
+    """Returns a task of `ner_tasks` that uses a model's vectors as features.
 
     Args:
       task: Fine-tuning on entities.
@@ -595,7 +595,7 @@ def _folder(config: Any, task: str, flag: str, usual: str) -> str | None:
     if folder is None and config.full:
         return usual
     if folder is None:
-        print(f"{task} is left out: --{flag} is not given.")
+        print(f"{task} is left out: --{flag} was not passed.")
     return folder
 
 

@@ -4,10 +4,10 @@
         --conll_dir=conll2003 --output_dir=quick
 
 or `make paper-quick`. Fills the tables with fixed settings, two programs at a
-time, and writes summary.md: for each comparison of two rows that the paper
-makes, whether the scores differ in the same direction, with the p of Welch's
-test over the seeds, or are not resolved, or are of a task that the paper's
-table does not have. The last file of the text is held out for table 6.
+time, and writes summary.md: for each comparison of two rows in the paper,
+whether the scores differ in the same direction, with the p-value of Welch's
+test over the seeds, whether the difference is not significant, or whether the
+paper's table lacks the task. The last file of the text is held out for table 6.
 
 Rerun a stopped command to continue; finished runs are skipped.
 """
@@ -34,8 +34,8 @@ class QuickOptions(Options):
     """Options of this program."""
 
     text_dir: str = option(
-        "Folder of two or more files *.txt to pre-train on, a sentence a line "
-        "with blank lines between documents."
+        "Folder of two or more files *.txt to pre-train on, one sentence per "
+        "line with blank lines between documents."
     )
     glue_dir: str = option("Folder of GLUE's folder SST-2.")
     conll_dir: str = option("Folder of CoNLL-2003.")
@@ -50,7 +50,7 @@ class QuickOptions(Options):
 
 
 SIZE = "L-4_H-128_A-2"
-# Program -> flags that only it is given; the programs that take longest first.
+# Program -> flags that only this program gets; the slowest programs first.
 TABLES = {
     "ablation_masking": {
         "model_size": SIZE,
@@ -62,7 +62,7 @@ TABLES = {
         "max_seq_length": 64,
         "first_share": 0.7,
         "tasks": "SST-2",
-        # Enough for two layers; four that see only [MASK] need more.
+        # Enough for two layers; four layers that see only [MASK] need more.
         "warmup_proportion": 0.1,
         "fine_tuning_learning_rate": 5e-4,
     },
@@ -115,7 +115,7 @@ def commands(config: QuickOptions) -> dict[str, dict[str, object]]:
         _, missing = plan.find_inputs(folder, wanted)
         if missing:
             raise InputError(
-                f"{missing} does not exist. Name the folders of your data: "
+                f"{missing} does not exist. Pass the folders of your data: "
                 "--glue_dir and --conll_dir, or make paper-quick GLUE=... "
                 "CONLL=..."
             )
@@ -206,7 +206,7 @@ def summary(folder: str) -> str:
 
 
 def result(found: str) -> str:
-    """Returns what a comparison shows, of what a table's program says."""
+    """Returns the result of a comparison in a table program's words."""
     direction, _, chance = found.partition("; ")
     if not any(words in found for words in UNRESOLVED):
         return f"{direction}, {chance}" if chance else direction

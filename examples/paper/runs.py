@@ -1,7 +1,7 @@
-"""Runs of this project's jobs, each of which is done once.
+"""Runs of this project's jobs, each of which is executed once.
 
 A run is a script with its flags. The name of its folder has a digest of the
-flags and of the input files: another flag or another text makes another run. A
+flags and of the input files: a different flag or text makes a different run. A
 flag may name the output of another run, which is done first, unless every run
 that needs it is done. So finished runs can be continued on another machine from
 their records and results, `runs/*.json` and `runs/*/eval_results.txt`.
@@ -114,7 +114,7 @@ class Run(NamedTuple):
       name: The beginning of the name of the run's folder.
       script: The name of the script.
       flags: The flags, except the output; True is a flag without a value.
-      output_file: The name for --output_file; --output_dir is given if empty.
+      output_file: The name for --output_file; if empty, --output_dir is passed.
       continues: The run in whose folder this one continues.
     """
 
@@ -246,7 +246,7 @@ class Folder(NamedTuple):
     def record(self, run: Run) -> dict | None:
         """Returns the record of a finished run: command, version, seconds.
 
-        The seconds include those of attempts that were stopped.
+        The seconds include attempts that were stopped.
         """
         found = self._attempts(run)
         return found if found.get("done", True) else None
@@ -280,7 +280,7 @@ class Folder(NamedTuple):
         return list(found.values())
 
     def do(self, runs: Iterable[Run]) -> Iterator[Run]:
-        """Does the runs that are not done, and prints their commands.
+        """Executes the runs that are not done, and prints their commands.
 
         What they need is done first. If a run fails, the runs that do not need
         it are still done.
@@ -327,7 +327,7 @@ class Folder(NamedTuple):
             )
 
     def _do(self, run: Run) -> str:
-        """Does a run; returns what went wrong, or ""."""
+        """Executes a run; returns the error, or ""."""
         files.makedirs(self.place(run))
         script, *words = command = self.command(run)
         with open(self.log(run), "a", encoding="utf-8") as log:

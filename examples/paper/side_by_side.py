@@ -7,7 +7,7 @@
 
 Trains the models of ablation_tasks.py or of ablation_size.py with Keras on JAX:
 all seeds of a model at once, and all fine-tunings of a task at once; see
-copies.py. It takes the flags of those programs but --full and --also; both
+copies.py. It takes the flags of those programs except --full and --also; both
 tables need --held_out_file. All sequences are padded to --max_seq_length, and
 SQuAD's to --squad_seq_length.
 
@@ -198,7 +198,8 @@ def write_vocab(config: SideBySideConfig, folder: Folder) -> None:
     """Writes vocab.txt.
 
     Raises:
-      InputError: There is another one, of a text that models may have learned.
+      InputError: There is a different one, which models may have been trained
+        with.
     """
     vocab = plan.vocabulary(config)
     if not isinstance(vocab, str):
@@ -209,7 +210,7 @@ def write_vocab(config: SideBySideConfig, folder: Folder) -> None:
     path = os.path.join(config.output_dir, "vocab.txt")
     if files.exists(path) and files.read_text(path) != tokens:
         raise InputError(
-            f"{path} has the vocabulary of another text. Name another "
+            f"{path} has the vocabulary of another text. Choose another "
             "--output_dir."
         )
     files.write_text(path, tokens)
@@ -246,7 +247,7 @@ def trimmed(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def _narrow(values: np.ndarray) -> np.ndarray:
-    """Returns integers in as few bytes as they need, if none is negative."""
+    """Returns non-negative integers in the smallest type that holds them."""
     if values.dtype.kind not in "iu" or values.min(initial=0) < 0:
         return values
     return values.astype(np.min_scalar_type(values.max(initial=0)))
@@ -657,13 +658,13 @@ def require_same_settings(config: SideBySideConfig) -> None:
     for name, value in now.items():
         if known.get(name) != value:
             raise InputError(
-                f"{path} has {name} {known.get(name)!r}, not {value!r}. Name "
+                f"{path} has {name} {known.get(name)!r}, not {value!r}. Choose "
                 "another --output_dir."
             )
 
 
 def run(config: SideBySideConfig) -> None:
-    """Does the steps of --do."""
+    """Runs the steps of --do."""
     for name in ("full", "also"):
         if getattr(config, name):
             raise InputError(f"--{name} does not go with this program.")

@@ -1,4 +1,4 @@
-"""Tables of the paper with our numbers next to its own, and comparisons."""
+"""Tables of the paper with our numbers beside the paper's, and comparisons."""
 
 import csv
 import io
@@ -50,7 +50,7 @@ class Table(NamedTuple):
 class Goal(NamedTuple):
     """A run, the cell of its score, and what reads the score from results.
 
-    `model` is the number of the pre-training, `seed` that of the fine-tuning.
+    `model` is the number of the pre-training run, `seed` of the fine-tuning.
     """
 
     row: str
@@ -81,7 +81,7 @@ def cells_of(scores: Scores) -> Cells:
 def fill(
     table: Table, goals: Sequence[Goal], output_dir: str, full: bool
 ) -> None:
-    """Does the runs; rewrites the table after each one.
+    """Executes the runs; rewrites the table after each one.
 
     The table is written as .md, the same numbers as .csv, every run as .json.
 
@@ -97,8 +97,7 @@ def fill(
     """
     if not goals:
         raise InputError(
-            "The data of no task was found. Name the folder of one task or "
-            "more."
+            "No task has data. Pass the folder of at least one task."
         )
     folder = Folder(output_dir)
     runs = in_order(goal.run for goal in goals)
@@ -238,7 +237,7 @@ def verdict(
 ) -> str:
     """Compares two rows, here and, if it has the column, in the paper.
 
-    Welch's t-test over the seeds says whether chance explains the difference.
+    Welch's t-test over the seeds tests whether the difference is significant.
     """
     first, second = map(np.mean, ours)
     here = _sign(first, second)
@@ -265,7 +264,7 @@ def verdict(
 
 
 def _chance(first: Sequence[float], second: Sequence[float]) -> str:
-    """Returns whether chance explains that two means differ."""
+    """Describes whether the difference of two means is significant."""
     if min(len(first), len(second)) < 2:
         return "; one seed, not tested"
     if len({*first}) == len({*second}) == 1:

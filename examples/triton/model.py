@@ -1,12 +1,12 @@
-"""An export on Triton Inference Server, by its Python backend.
+"""Serves an export on Triton Inference Server's Python backend.
 
     models/mood/1/model.py          this file
     models/mood/1/saved_model/      a version of an export
 
 `tritonserver --model-repository=models` then serves `mood`;
-docs/guide/serving.md has all commands. The inputs and outputs are those of the
-export's signature `serving_default`. Triton needs TensorFlow and TensorFlow
-Text, not bert_tf.
+docs/guide/serving.md has all commands. The model has the inputs and outputs
+of the export's signature `serving_default`. Triton needs TensorFlow and
+TensorFlow Text, not bert_tf.
 """
 
 import os
@@ -31,13 +31,13 @@ def load(version):
 
 
 def described(name, spec):
-    """Returns an input or output as Triton describes it: its rows, [n]."""
+    """Returns Triton's description of an input or output: its rows, [n]."""
     dims = [size or -1 for size in spec.shape[1:]] or [1]
     return {"name": name, "data_type": TYPES[spec.dtype], "dims": dims}
 
 
 class TritonPythonModel:
-    """What Triton's Python backend calls."""
+    """The interface of Triton's Python backend."""
 
     @staticmethod
     def auto_complete_config(config):

@@ -15,7 +15,7 @@ def gradients(
 ) -> dict[str, np.ndarray]:
     """Returns path -> gradient of `loss(model(inputs, **arguments))`.
 
-    Of the trainable variables; zeros if a variable has no influence.
+    Includes all trainable variables; zeros if a variable has no influence.
     """
     compute = {"tensorflow": _tensorflow, "jax": _jax, "torch": _torch}
     values = compute[keras.config.backend()](model, inputs, loss, arguments)

@@ -27,7 +27,7 @@ from bert_tf.modeling import BertModel
 from bert_tf.optimization import WarmupLinearDecay
 from bert_tf.variables import checkpoint_variables
 
-# Odd sizes, no two alike: swapped axes cannot pass.
+# All sizes differ, so that swapped axes fail.
 B, S, P, V, H, N, C, LABELS = 3, 7, 8, 29, 10, 5, 4, 6
 CONFIG = BertConfig(
     vocab_size=V,
@@ -56,7 +56,7 @@ MODELS = list(ARGUMENTS)
 # than running them, but JAX otherwise compiles a program for each operation.
 BRIEFLY = {"run_eagerly": keras.config.backend() != "jax"}
 
-STEPS = 5  # Of the training whose weights are golden.
+STEPS = 5  # The steps of the training whose weights are golden.
 STEPS_BEFORE_SAVING = 3
 
 

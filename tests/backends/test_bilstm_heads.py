@@ -41,7 +41,7 @@ def by_hand(model_class, weights, x):
 
 @pytest.mark.parametrize("model_class", MODELS)
 def test_scores_by_hand(model_class):
-    """Of both directions' last states, or of the states at each token."""
+    """From the last states of both directions, or from each token's states."""
     model = small_bert.make(model_class, bilstm_head=True)
     inputs = small_bert.features(model_class)
     weights = numbers(checkpoint_variables(model))

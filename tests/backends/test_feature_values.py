@@ -49,7 +49,7 @@ def changed(value, shape=(2, 3)):
         ("masked_lm_positions", -1, "masked_lm_positions .* got -1"),
     ],
 )
-def test_values_out_of_range(models, convert, name, value, message):
+def test_values_out_of_range_are_errors(models, convert, name, value, message):
     shape = (2, 1) if name.endswith("positions") else (2, 3)
     features = {"input_ids": IDS, name: changed(value, shape)}
     for model in models.values():
@@ -58,7 +58,7 @@ def test_values_out_of_range(models, convert, name, value, message):
         assert "\n" not in str(caught.value)
 
 
-def test_values_in_range(models):
+def test_values_in_range_are_accepted(models):
     mask = IDS > 0
     expected = models[BertModel]({"input_ids": IDS, "input_mask": mask})
     for features in (
@@ -77,7 +77,7 @@ def test_values_in_range(models):
 
 
 @pytest.mark.parametrize("value", ["text", [["a"]], [[1, 2], [3]], 5, [[0.5]]])
-def test_what_is_not_an_array_of_integers(models, value):
+def test_arrays_must_be_integers(models, value):
     with pytest.raises(InputError, match=r"input_ids.* must be") as caught:
         models[BertModel]({"input_ids": value})
     assert "\n" not in str(caught.value)
@@ -129,7 +129,7 @@ def test_predict_refuses_floats():
         model.predict({"input_ids": IDS + 0.5}, verbose=0)
 
 
-def test_a_config_that_is_none():
+def test_config_none_is_an_error():
     for wrong in (None, "bert-base", 3, [CONFIG]):
         with pytest.raises(InputError, match="config must be a BertConfig"):
             BertModel(wrong)

@@ -97,7 +97,7 @@ def test_trainable_unfreezes_every_layer(lora):
     assert not model.trainable_variables
 
 
-def test_unknown_layers():
+def test_unknown_layers_are_errors():
     for count in (-1, 3, "x", None, 1.0, True):
         with pytest.raises(InputError, match=rf"from 0 to 2.* got {count!r}"):
             BertModel(small_bert.CONFIG).freeze(count)

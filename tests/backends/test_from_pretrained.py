@@ -46,7 +46,7 @@ def folders(tmp_path_factory):
 
 
 def assert_filled(model, head):
-    """Compares all weights of a model with those of the checkpoint."""
+    """Compares all weights of a model with the checkpoint's."""
     expected = dict(pretrained(head).weights)
     if "pooler" not in HEADS[head].parts:
         # Hugging Face's files leave it out.
@@ -153,7 +153,7 @@ def test_labels_decide_whether_the_head_is_kept(folders):
     trained = pretrained("classifier").weights["output_weights"]
     assert np.abs(ops.convert_to_numpy(head) - trained).max() > 0.1
     assert load(num_labels=2).labels is None
-    with refused("num_labels must be 2, as there are labels; got 3"):
+    with refused("num_labels must be 2, the number of labels; got 3"):
         load(labels=["a", "b"], num_labels=3)
     with refused("labels must be at least one name"):
         load(labels=[])

@@ -41,7 +41,7 @@ HALVES = {
 
 
 def outputs_and_weights(lora: bool):
-    """Of a model that is trained for a step; also the model."""
+    """Returns outputs and weights after one training step, and the model."""
     model = BertClassifier(CONFIG, num_labels=3, dropout=0.0)
     small_bert.fill(model)
     if lora:
@@ -104,7 +104,7 @@ def test_a_mesh_gives_the_same_numbers():
     )
 
 
-def test_a_mesh_without_the_axis():
+def test_a_mesh_must_have_the_axis():
     mesh = SimpleNamespace(axis_names=["batch", "tensor"])
     with pytest.raises(InputError, match="one of batch or tensor; got 'model'"):
         BertModel.get_layout_map(mesh)

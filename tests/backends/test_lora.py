@@ -228,7 +228,7 @@ def test_checkpoints_are_merged(tmp_path):
         bert_tf.load_checkpoint(model, tmp_path / "saved")
 
 
-def test_files_of_adapters(tmp_path):
+def test_adapter_files_round_trip(tmp_path):
     path = tmp_path / "lora.safetensors"
     model = adapted(lora_alpha=7)
     model.save_lora_weights(path)
@@ -251,7 +251,7 @@ def other_base():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (other_base, "trained with other weights than"),
+        (other_base, "trained with weights that"),
         (lambda: adapted(rank=2), r"4 with .* \[\(3, 3\)\]; .* \[\(2, 2\)\]"),
         (lambda: adapted(target_layer_names="key"), "without adapters"),
         (lambda: small_bert.make(BertModel), "no such weight"),
@@ -393,7 +393,7 @@ def test_adapters_of_peft(peft_folder, use_rslora, name, caplog):
     folder = peft_folder(expected, use_rslora=use_rslora)
     model = small_bert.make(BertClassifier)
     model.load_lora_weights(folder / name)
-    assert "does not record to which weights" in caplog.text
+    assert "does not record which weights" in caplog.text
     assert trained(model) == trained(expected)
     assert_close(outputs(model), outputs(expected), 1e-5)
 
@@ -423,14 +423,14 @@ def test_other_adapters_of_peft_are_refused(
 
 def test_adapters_of_peft_are_not_a_model(peft_folder, default_adapters, plain):
     folder = peft_folder(default_adapters)
-    with pytest.raises(InputError, match=r"PEFT, not a model.*\('base'\)"):
+    with pytest.raises(InputError, match=r"adapters, not a model.*\('base'\)"):
         BertClassifier.from_pretrained(folder)
     (folder / "adapter_model.safetensors").unlink()
     with pytest.raises(InputError, match="there is no such safetensors file"):
         plain.load_lora_weights(folder)
 
 
-def test_mistakes(tmp_path):
+def test_wrong_calls_are_errors(tmp_path):
     model = small_bert.make(BertModel)
     with pytest.raises(InputError, match="Call enable_lora first"):
         model.save_lora_weights(tmp_path / "lora.safetensors")

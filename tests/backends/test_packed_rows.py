@@ -21,7 +21,7 @@ TASK = PretrainingTask(WITHOUT_DROPOUT, S, P)
 
 
 def examples() -> dict[str, np.ndarray]:
-    """Five short examples, each in a row of its own."""
+    """Five short examples, each in its own row."""
     mask = (np.arange(S) < LENGTHS[:, None]).astype("int32")
     masked = np.arange(P) < np.array([[1], [0], [2], [1], [2]])
     positions = small_bert.uniform("places", (N, P)) * LENGTHS[:, None]

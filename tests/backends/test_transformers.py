@@ -62,7 +62,7 @@ def warnings(caplog):
 
 
 def gap(checkpoint, folder, head):
-    """The largest difference of outputs from those of transformers."""
+    """The largest difference from the outputs of transformers."""
     probe = probe_batch(checkpoint.config, head)
     ours = build_model(checkpoint)(dict(probe))
     theirs = run_transformers(str(folder), head, probe)

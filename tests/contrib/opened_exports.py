@@ -1,4 +1,4 @@
-"""Small exports, opened once per process; no test."""
+"""Small exports, opened once per process. Not a test."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""Attention weights that no model computed; no test."""
+"""Attention weights that no model computed. Not a test."""
 
 import numpy as np
 

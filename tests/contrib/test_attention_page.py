@@ -38,7 +38,7 @@ def test_a_passage_has_the_tokens_of_training(text, text_b):
     found = passage(text, text_b)
     assert [VOCAB[i] for i in found.input_ids] == list(found.pieces)
     if text != NASTY:
-        # In training, [MASK] in a text is no special token.
+        # In training, [MASK] in a text is not a special token.
         input_ids, segment_ids = pack(
             tokenizer.encode(text),
             None if text_b is None else tokenizer.encode(text_b),
@@ -63,7 +63,7 @@ def test_words_are_slices_of_the_text():
         ("unbreakable", 3, 0),
         ("!", 1, 0),
         ("[SEP]", 1, 0),
-        # [UNK] in a text is no special token.
+        # [UNK] in a text is not a special token.
         *(("[", 1, 1), ("UNK", 1, 1), ("]", 1, 1)),
         ("zzz", 1, 1),
         ("[SEP]", 1, 1),

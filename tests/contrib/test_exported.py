@@ -1,4 +1,4 @@
-"""Exports, opened again."""
+"""Opening exports."""
 
 import json
 import shutil
@@ -129,11 +129,17 @@ def test_refuses_a_card_with_wrong_values(tmp_path, changes, message):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"weights": {"sha256": "0"}}, f"{WEIGHTS} has another checksum"),
-        ({"vocabulary": {"sha256": "0"}}, r"vocab\.txt has another checksum"),
-        ({"labels": ["cat", "é", "x"]}, r"labels\.txt has other labels"),
-        ({"vocab_size": 10**6}, r"other words \("),
-        ({"kind": "tagger"}, "the model is of another kind"),
+        ({"weights": {"sha256": "0"}}, f"{WEIGHTS} does not have the checksum"),
+        (
+            {"vocabulary": {"sha256": "0"}},
+            r"vocab\.txt does not have the checksum",
+        ),
+        (
+            {"labels": ["cat", "é", "x"]},
+            r"the labels differ from .*labels\.txt",
+        ),
+        ({"vocab_size": 10**6}, r"vocab_size does not fit the model's"),
+        ({"kind": "tagger"}, "the kind does not fit the model's outputs"),
         # Cards of earlier versions.
         ({"vocabulary": ...}, None),
     ],

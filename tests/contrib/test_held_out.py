@@ -25,7 +25,7 @@ NUMBERS = [1.0, 2.5, 4.0, 0.5], [1.5, 2.0, 4.5, 1.0]
 @pytest.mark.parametrize(
     ("data_set", "labels", "values", "expected"),
     [
-        # F1 stays that of class 1, although it is the first of the model.
+        # F1 is still computed for class 1, the first of the model.
         (
             datasets.find("mrpc").with_labels(("1", "0")),
             "10110",

@@ -1,4 +1,4 @@
-"""The page, opened in a browser: its numbers are those of `as_shown`."""
+"""The page, opened in a browser, shows the numbers of `as_shown`."""
 
 import numpy as np
 import pytest
@@ -204,7 +204,8 @@ def test_the_map(show, pair):
     tip = page.locator("#tip").inner_text().split()
     assert tip == ["on", "→", "was", share]
     assert heading(page) == "“on” attends to"
-    # No label reaches the first column or row of pixels: it would be cut.
+    # No label reaches the first column or row of pixels, where it would be
+    # clipped.
     assert page.evaluate("map.labelled")
     inked = """() => {
         const { width, height } = $("map");

@@ -151,7 +151,7 @@ def test_rows_are_sorted_by_length_and_restored(inner):
     assert measured.scores == {"sum": expected["row"].sum()}
     np.testing.assert_array_equal(answer["row"], expected["row"])
     np.testing.assert_array_equal(answer["is_odd"], expected["is_odd"])
-    # Padding that was cut has no answers.
+    # Padding that was dropped has no answers.
     longest = answer["positions"].shape[-1]
     assert longest == ends.max() == length - 2
     is_text = mask[..., :longest] > 0

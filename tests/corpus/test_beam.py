@@ -22,7 +22,7 @@ def test_beam_has_to_be_installed(monkeypatch):
 
 
 class FakePipeline:
-    """A pipeline whose runner is elsewhere."""
+    """A pipeline that runs on a remote cluster."""
 
     def __init__(self, outcome):
         self.outcome = outcome
@@ -53,7 +53,7 @@ def test_errors_of_a_cluster_are_understood():
         beam.run(FakePipeline(RuntimeError(text)))
     with pytest.raises(RuntimeError, match="another error"):
         beam.run(FakePipeline(RuntimeError("another error")))
-    # Ctrl-C cancels a job elsewhere.
+    # Ctrl-C cancels a remote job.
     pipeline = FakePipeline(KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         beam.run(pipeline)

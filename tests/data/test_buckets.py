@@ -68,7 +68,7 @@ def evaluate(features, **options):
 
 
 def assert_holds_examples(batch, rows, expected=BATCH):
-    """Compares a batch with rows of the examples, cut to its length."""
+    """Compares a batch with rows of the examples, truncated to its length."""
     for name, values in expected.items():
         found = batch[name]
         assert found.dtype in (np.int32, np.float32)
@@ -154,7 +154,7 @@ def test_padded_lengths(features):
     [
         (lambda data: data, L, 130, "input_ids must be from 0 to 129 "),
         (lambda data: data, 31, None, "`max_seq_length=29`"),
-        (lambda data: data[:-3], L, None, "cut off within record 82"),
+        (lambda data: data[:-3], L, None, "truncated in record 82"),
     ],
 )
 def test_unusable_files(tmp_path, damage, length, vocab_size, message):

@@ -76,8 +76,8 @@ def test_records_and_manifest(write):
 def test_any_difference_is_logged_and_rebuilt(write, caplog, part, changes):
     assert write()
     assert write(**changes)
-    [reason] = [m for m in caplog.messages if "has other" in m]
-    assert reason.endswith(f"has other {part}")
+    [reason] = [m for m in caplog.messages if "differs in" in m]
+    assert reason.endswith(f"differs in {part}")
     assert not write(**changes)
     assert write()
 
@@ -89,15 +89,15 @@ def test_other_sources_and_versions(write, source, caplog, monkeypatch):
     source.write_text("same content")
     os.utime(source, ns=times)
     assert write()
-    assert "has other sources" in caplog.text
+    assert "differs in sources" in caplog.text
     manifest = json.loads(write.manifest.read_text())
     manifest["key"]["flavour"] = 3
     write.manifest.write_text(json.dumps(manifest))
     assert write()
-    assert "has other flavour" in caplog.text
+    assert "differs in flavour" in caplog.text
     monkeypatch.setattr(cache, "_FORMAT", 2)
     assert write()
-    assert "has other format" in caplog.text
+    assert "differs in format" in caplog.text
     source.unlink()
     with pytest.raises(InputError, match=r"train\.tsv"):
         write()

@@ -275,7 +275,7 @@ def test_ids_outside_the_vocabulary(tmp_path):
 
 @pytest.fixture(scope="module")
 def cut_off(paths, tmp_path_factory):
-    """Copies the files, damages example 5 and cuts the third file at 31."""
+    """Copies the files; damages example 5 and truncates file 3 at 31."""
     folder = tmp_path_factory.mktemp("cut_off")
     contents = [bytearray(pathlib.Path(path).read_bytes()) for path in paths]
     contents[0][4 * (len(contents[0]) // 11) + 20] ^= 1

@@ -110,7 +110,7 @@ def test_truncated_files_are_noticed_before_training(path, write):
     with open(path, "rb") as file:
         cut = write(file.read()[:-20])
     assert inspect_files([path], [cut], skips_corrupt=False).ranges is None
-    with pytest.raises(InputError, match="cut off within record 22"):
+    with pytest.raises(InputError, match="truncated in record 22"):
         inspect_files([cut], [path], skips_corrupt=False)
     found = inspect_files([cut], [path], skips_corrupt=True)
     assert [sum(n for _, n in found.ranges[p]) for p in (cut, path)] == [22, N]

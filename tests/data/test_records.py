@@ -198,7 +198,7 @@ def test_every_cut_is_noticed(write):
             assert records.scan_file(path) == (ranges, [])
             continue
         number = record_at(cut)
-        message = f"{path} is cut off within record {number} (from 0) at byte "
+        message = f"{path} is truncated in record {number} (from 0) at byte "
         message += f"{STARTS[number]}. Create or copy the file again."
         if cut < records.HEADER_SIZE:
             message = f"{path} is not a TFRecord file"
@@ -245,7 +245,7 @@ def test_files_of_other_kinds_and_remote_files(write):
     remote = "ram://records/cut"
     with files.atomic_writer(remote) as file:
         file.write(DATA[:-20])
-    assert "cut off" in error_of(records.count_records, remote)
+    assert "truncated" in error_of(records.count_records, remote)
     assert records.scan_file(remote)[0] == [(0, 8)]
 
 

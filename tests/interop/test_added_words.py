@@ -144,13 +144,13 @@ def test_skipped_lines_are_counted(source, listed, caplog):
     [
         (
             "abcd\nab-cd",
-            "words.txt:2: 'ab-cd' cannot be one token: before it "
-            "looks for tokens, the tokenizer makes it 'ab - cd'.",
+            "words.txt:2: 'ab-cd' cannot be one token: the tokenizer changes "
+            "it to 'ab - cd' before it looks for tokens.",
         ),
         ("new word", "words.txt:1: 'new word' cannot be one token"),
-        ("中文", "makes it '中 文'"),
-        ("\u200b", "makes it 'nothing'"),
-        ("##ad", "makes it '# # ad'"),
+        ("中文", "changes it to '中 文'"),
+        ("\u200b", "changes it to 'nothing'"),
+        ("##ad", "changes it to '# # ad'"),
         (
             "e" * 101,
             "words.txt:1: a word must have at most 100 characters; got 101.",
@@ -158,7 +158,7 @@ def test_skipped_lines_are_counted(source, listed, caplog):
         ("bad\n\n", "words.txt: there is no new word."),
     ],
 )
-def test_words_that_are_refused(source, tmp_path, content, message):
+def test_invalid_words_are_refused(source, tmp_path, content, message):
     path = tmp_path / "words.txt"
     path.write_text(content, encoding="utf-8")
     with refused(message):
@@ -166,7 +166,7 @@ def test_words_that_are_refused(source, tmp_path, content, message):
 
 
 @pytest.mark.parametrize("name", ["config", "vocab", "do_lower_case"])
-def test_what_must_be_known(source, listed, name):
+def test_config_vocabulary_and_casing_are_required(source, listed, name):
     unknown = dataclasses.replace(source, **{name: None})
     with refused("`add_words` needs `"):
         add_words(unknown, listed)

@@ -201,8 +201,8 @@ TO_KERAS = {"to": "keras", "keep_optimizer": True}
 @pytest.mark.parametrize(
     ("change", "options", "message"),
     [
-        ({"config": None}, {}, "Give `bert_config"),
-        ({"head": None}, {}, "Give `head`"),
+        ({"config": None}, {}, "Pass `bert_config"),
+        ({"head": None}, {}, "Pass `head`"),
         ({"vocab": ("[PAD]", "a", "a")}, {}, "of memory:3: .* on line 2"),
         ({"vocab": (*VOCAB, "x")}, {}, "24 tokens, but vocab_size is 23"),
         ({}, TO_KERAS, "`keep_optimizer` needs `to=google`"),
@@ -256,7 +256,9 @@ def test_correct_files_pass(tmp_path, head, to):
     checks = verify(written(tmp_path, head, to), tmp_path)
     assert len(checks) >= 3
     assert failed(checks) == []
-    assert str(checks[2]).endswith("read against written: 0 (at most 0) ok")
+    assert str(checks[2]).endswith(
+        "of the source and the result: 0 (at most 0) ok"
+    )
 
 
 def test_finds_another_weight(tmp_path):
@@ -377,6 +379,6 @@ def test_a_failure_of_transformers_is_one_line(
         monkeypatch.setattr(conversion, name, value)
     check = verify(planned, tmp_path)[-1]
     assert check.holds == reason.startswith("skipped")
-    assert check.what == f"outputs of what was {end}, in transformers"
+    assert check.what == f"outputs of the {end} model, in transformers"
     assert re.search(f": {reason}", str(check))
     assert "\n" not in str(check)

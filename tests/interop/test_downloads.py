@@ -95,7 +95,7 @@ def fails(message, url, part):
 @pytest.mark.parametrize(
     "good", [answer(LENGTH), answer(), answer(LENGTH, body=BODY + b"more")]
 )
-def test_good_answers(server, part, good):
+def test_valid_answers_are_downloaded(server, part, good):
     server.answers = [good]
     downloads.download(server.url, part, MOST_BYTES, "")
     assert content_of(part) == BODY
@@ -131,7 +131,7 @@ def test_a_mirror_in_a_folder(part, tmp_path):
         (b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 1000, "headers"),
     ],
 )
-def test_wrong_answers(server, part, wrong, message):
+def test_invalid_answers_are_refused(server, part, wrong, message):
     server.answers = [wrong]
     fails(message, server.url, part)
     assert len(server.asked) == 1
@@ -139,7 +139,9 @@ def test_wrong_answers(server, part, wrong, message):
 
 
 @pytest.mark.parametrize("scheme", ["ftp", "file", "data", "gopher", ""])
-def test_redirections_to_other_schemes(server, part, scheme, tmp_path):
+def test_redirections_to_other_schemes_are_refused(
+    server, part, scheme, tmp_path
+):
     target = f"{scheme}://{tmp_path}/part"
     found = answer(f"Location: {target}", status="302 Found")
     server.answers = [found]
@@ -148,7 +150,7 @@ def test_redirections_to_other_schemes(server, part, scheme, tmp_path):
     assert content_of(part) == b""
 
 
-def test_redirections(server, part):
+def test_redirections_are_followed(server, part):
     found = answer(f"Location: {server.url}2", LENGTH, status="302 Found")
     server.answers = [found, answer(LENGTH)]
     downloads.download(server.url, part, MOST_BYTES, "")
@@ -156,7 +158,7 @@ def test_redirections(server, part):
     server.answers = [found]
     part.truncate(0)
     fails("infinite loop", server.url, part)
-    # HTTPS is not given up: whoever is between could change the file.
+    # HTTPS is never downgraded: an attacker in between could change the file.
     with pytest.raises(
         downloads._WrongAnswer, match="must be https; got 'http'"
     ):
@@ -182,7 +184,7 @@ def test_redirections(server, part):
         "http://127.0.0.1:9/\n",
     ],
 )
-def test_wrong_urls(part, url):
+def test_invalid_urls_are_errors(part, url):
     with refused("^Cannot download .* Use a local file.$"):
         downloads.download(url, part, MOST_BYTES, "Use a local file.")
 

@@ -115,8 +115,8 @@ def entry(dtype="F32", shape=(2, 3)):
 GOOD = with_header(entry())
 BAD_FILES = {
     "empty": b"",
-    "cut off in the header": GOOD[:30],
-    "cut off in the numbers": GOOD[:-1],
+    "truncated in the header": GOOD[:30],
+    "truncated in the numbers": GOOD[:-1],
     "too long": GOOD + b"\0",
     "header longer than the file": struct.pack("<Q", 10**6) + GOOD[8:],
     "text": b"version https://git-lfs.github.com/spec/v1\n" * 3,

@@ -140,7 +140,7 @@ def test_place_of_the_cache(monkeypatch, variables, expected):
     assert released._cache() == expected.replace("HERE", os.getcwd())
 
 
-def test_wrong_variables(monkeypatch):
+def test_invalid_environment_variables_are_errors(monkeypatch):
     monkeypatch.setenv("BERT_TF_CACHE", "gs://bucket/cache")
     fails("BERT_TF_CACHE must be a local folder; got 'gs://bucket/cache'")
     monkeypatch.delenv("BERT_TF_CACHE")
@@ -232,7 +232,7 @@ def test_the_casing_of_a_name(server, release, monkeypatch, name, is_uncased):
     assert open_pretrained(name).do_lower_case is is_uncased
 
 
-def test_a_script(readable, capsys):
+def test_scripts_accept_the_names(readable, capsys):
     with in_process.script("fill_mask", ["init_checkpoint"]) as launch:
         words = ["--text=a [MASK]", f"--init_checkpoint={NAME}"]
         assert launch(words) == 0
@@ -290,8 +290,8 @@ def test_a_name_that_was_published_twice(server):
 
 
 @pytest.mark.parametrize("has_ranges", [True, False])
-def test_resumes_a_cut_download(server, has_ranges):
-    """Several cuts in one run, and a cut that ends a run."""
+def test_resumes_an_interrupted_download(server, has_ranges):
+    """Several interruptions in one run, and one that ends a run."""
     size = len(server.contents[PATH])
     server.cut = size // 3
     server.has_ranges = has_ranges
@@ -375,7 +375,7 @@ def test_extracts_a_zip_that_the_user_put_into_the_cache(cache):
 # What goes wrong
 
 
-def test_no_network(cache, monkeypatch):
+def test_a_missing_network_is_reported(cache, monkeypatch):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
@@ -487,7 +487,7 @@ def test_members_cannot_leave_the_folder(server, cache):
 
 @pytest.mark.parametrize("name", FILES)
 def test_zips_that_would_fill_the_disk(server, cache, monkeypatch, name):
-    """Each kind of file has a limit of its own."""
+    """Each kind of file has its own limit."""
     size = len(CONTENTS[name])
     monkeypatch.setitem(released_models.MOST_BYTES, name, size - 1)
     fails(
@@ -571,7 +571,7 @@ def test_only_models_that_open_enter_the_cache(
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("change", ["cut", "other", "removed"])
 def test_changes_of_the_cache_are_found(readable, name, change, monkeypatch):
-    """At each use; those of the weights when they are read."""
+    """At each use; checksums of weights are compared when they are read."""
 
     def read():
         weights = open_pretrained(NAME).weights

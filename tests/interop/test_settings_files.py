@@ -1,4 +1,4 @@
-"""JSON files of models from elsewhere: malformed ones are refused by name."""
+"""JSON files of downloaded models: malformed files are refused by name."""
 
 import json
 import math
@@ -143,7 +143,7 @@ def test_modules_stay_in_the_folder(folder, path):
     "name", [*FILES, "config.json", "vocab.txt", "model.safetensors"]
 )
 @pytest.mark.parametrize("kind", ["pipe", "directory", "device", "broken"])
-def test_refuses_what_is_not_a_file(folder, name, kind):
+def test_refuses_folders_and_pipes(folder, name, kind):
     path = folder / name
     path.unlink()
     if kind == "pipe":

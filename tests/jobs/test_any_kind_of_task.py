@@ -87,7 +87,7 @@ def run(folder, texts=(TEXTS, TEXTS[:2]), **changes):
     return fine_tune(config, start, task, splits, name="letters")
 
 
-def test_it_trains_evaluates_and_resumes(tmp_path):
+def test_a_custom_task_trains_evaluates_and_resumes(tmp_path):
     result = run(tmp_path, do_eval=True, num_train_epochs=30)
     assert result.metrics["global_step"] == 30
     # 15 if every number were 0.
@@ -114,7 +114,7 @@ def test_the_best_of_several_trainings(tmp_path):
     assert result.metrics["eval_loss"] == min(losses)
 
 
-def test_mistakes(tmp_path):
+def test_wrong_inputs_are_errors(tmp_path):
     with pytest.raises(InputError, match="none of the texts can be used"):
         run(tmp_path, [[""]])
     with pytest.raises(InputError, match="letters cannot be exported"):

@@ -34,7 +34,7 @@ def test_only_the_needed_splits_are_read(config, splits):
     assert settings.splits(config) == splits
 
 
-def test_padding(monkeypatch):
+def test_padding_depends_on_the_devices(monkeypatch):
     """On a TPU, shapes are fixed; the class of the strategy is enough."""
 
     class Tpu:

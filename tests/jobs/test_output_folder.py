@@ -107,7 +107,7 @@ def test_a_training_is_recorded(tmp_path):
 @pytest.mark.parametrize(
     ("name", "other", "words"),
     [
-        ("task", "cola", "with task mrpc, and this run has task cola. Name"),
+        ("task", "cola", "with task mrpc, and this run has task cola. Choose"),
         ("labels", ["0"], r'labels \["0", "1"\], .*labels \["0"\]\.'),
         ("training_set", "0123456789abc", r"training set 01234567\."),
         ("do_lower_case", False, "do_lower_case false"),

@@ -107,9 +107,9 @@ def test_missing_files_and_files_that_do_not_fit(release, named, tmp_path):
         ("vocab_file", "vocabulary"),
     ):
         other = {name: path for name, path in named.items() if name != flag}
-        with pytest.raises(InputError, match=f"Give `{flag}`, or .* a {what}"):
+        with pytest.raises(InputError, match=f"Pass `{flag}`, or .* a {what}"):
             start_of(**other)
-        with pytest.raises(InputError, match=f"no {what}. Give `{flag}`"):
+        with pytest.raises(InputError, match=f"no {what}. Pass `{flag}`"):
             start_of(release(what), **other)
     with pytest.raises(InputError, match=r"shape \[7, 4\], found \[8, 4\]"):
         start_of(release(rows=8), **named)
@@ -187,14 +187,14 @@ def test_an_earlier_run_in_the_folder_is_enough(resolved, fine_tuned, caplog):
     _, start = resolved(max_seq_length=11, do_eval=True)
     assert (start.config, start.labels) == (CONFIG, ("a", "b"))
     assert start.do_lower_case is False
-    # The weights are those of its checkpoint or of its best evaluation.
+    # The weights come from its checkpoint or its best evaluation.
     assert start.init_checkpoint is None
     training = {"do_train": True, "max_seq_length": 11}
-    with pytest.raises(InputError, match="Give `bert_config_file`, or"):
+    with pytest.raises(InputError, match="Pass `bert_config_file`, or"):
         resolved(**training)
     _, start = resolved(**training, init_checkpoint=folder)
     assert start.init_checkpoint == folder
-    # Without training, the weights are not those of another model either.
+    # Without training, the weights do not come from another model either.
     other = fine_tuned("other", labels=("c", "d"))
     flags = {"init_checkpoint": other, "max_seq_length": 11, "do_eval": True}
     _, start = resolved(**flags)
@@ -212,7 +212,7 @@ def test_a_folder_without_a_model(resolved, tmp_path):
 def test_a_model_of_another_task_needs_training(resolved, fine_tuned):
     folder = fine_tuned("out/release", head="token")
     heads, length = ("classifier", "choice"), {"max_seq_length": 11}
-    message = "out/release is a model .* token, not classifier or choice. Name"
+    message = "out/release is a model .* token, not classifier or choice. Pass"
     with pytest.raises(InputError, match=message):
         resolved(*heads, do_export=True, **length)
     _, start = resolved("token", do_export=True, **length)
@@ -290,7 +290,7 @@ def test_a_release_records_its_length(resolved, fine_tuned, tmp_path):
     ("value", "message"),
     [
         (None, r"at most 11.*; got 128"),
-        (2, "out records `max_seq_length=2`, which is not a valid value. Give"),
+        (2, "out records `max_seq_length=2`, which is not a valid value. Pass"),
         ([5], r"records `max_seq_length=\[5\]`, which"),
     ],
 )
@@ -375,7 +375,7 @@ def test_a_head_of_the_same_task_is_kept(classifier, is_trained):
 )
 def test_a_head_of_another_task(classifier, facts, changes, words):
     path = classifier(**facts)
-    with pytest.raises(InputError, match=f"{words}.* or give `do_train`"):
+    with pytest.raises(InputError, match=f"{words}.*, or `do_train`"):
         opened(path, False, **changes)
     assert opened(path, True, **changes) == BELOW_HEAD
 

@@ -44,7 +44,7 @@ def test_the_plan():
 
 
 def results(rate, *values, metric="eval_f1"):
-    """Returns the results of one setting; None stands for divergence."""
+    """Returns the results of one setting; None means divergence."""
     return [
         Result(
             Trial(16, rate, 3.0, seed),
@@ -222,7 +222,7 @@ def test_the_best_of_several_is_kept(tmp_path, caplog):
 
 
 def test_a_killed_run_continues(tmp_path):
-    """Its summary is that of the finished trials."""
+    """The summary covers the finished trials."""
     trials = seeds(3)
     task = Task(tmp_path, trials, [0.3, 0.5, Killed()])
     with pytest.raises(Killed):

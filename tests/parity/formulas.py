@@ -17,7 +17,7 @@ def clipped(gradients, dtype):
 
 
 class Adam:
-    """BERT's: without bias correction; decay is added to the update."""
+    """BERT's Adam: without bias correction; decay is added to the update."""
 
     def __init__(self, w, decay, dtype, m=0.0, v=0.0):
         self.w, self.decay, self.number = w.astype(dtype), decay, dtype
@@ -52,7 +52,7 @@ class PaperLamb(Adam):
 
 
 class AuthorsLamb(PaperLamb):
-    """As its authors run it: variables without decay are not adapted."""
+    """LAMB as its authors run it: variables without decay are not adapted."""
 
     def scale(self, update):
         return super().scale(update) if self.decay else 1.0

@@ -27,9 +27,10 @@ from bert_tf.variables import checkpoint_variables
 from tests.backends import small_bert
 from tests.backends.gradients import gradients, pretraining_losses
 
-# Of the training in oracle_training.npz.
+# The training in oracle_training.npz.
 STEPS, WARMUP, PEAK = 20, 5, 0.004
-# Of one pass in float32. An epsilon of 1e-6 instead of 1e-12 would exceed it.
+# The tolerance of one pass in float32. An epsilon of 1e-6 instead of 1e-12
+# would exceed it.
 TOLERANCE = 5e-6
 TASK_INPUTS = (
     "input_ids",

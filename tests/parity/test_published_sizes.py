@@ -1,6 +1,6 @@
 """Every model that Google published: its variables and number of weights.
 
-The names, shapes and totals are those of google-research/bert's checkpoints.
+The names, shapes and totals come from google-research/bert's checkpoints.
 Variables take no memory, since their scope never initializes them.
 """
 

@@ -1,4 +1,4 @@
-"""Small exports of several kinds, written once per process; no test."""
+"""Small exports of several kinds, written once per process. Not a test."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""Small models with random weights, and unusual texts; no test."""
+"""Small models with random weights, and unusual texts. Not a test."""
 
 import functools
 
@@ -15,7 +15,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyzéσςα中文🤗한0123.,!?'\"[]#|-"
 WORDS = ("the", "cat", "sat", "on", "mat", "##at")
 VOCAB = (*SPECIAL, *LETTERS, *(f"##{letter}" for letter in LETTERS), *WORDS)
 
-# Where a text is cut; the model has no more positions.
+# The length to which texts are truncated; the model has no more positions.
 LENGTH = 23
 ENCODING = TextEncoding(VOCAB, True, None, LENGTH)
 # The model has room for more words than its vocabulary has.
@@ -29,7 +29,7 @@ CONFIG = BertConfig(
     type_vocab_size=2,
 )
 
-# As they come from a network: bytes, UTF-8 or not, too long or nothing.
+# Texts as a server receives them: bytes, UTF-8 or not, too long or empty.
 NASTY = (
     b"",
     b" \t\r\n",

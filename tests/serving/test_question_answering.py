@@ -1,4 +1,4 @@
-"""Windows and answers in a graph are those of run_squad.py."""
+"""Windows and answers in a graph equal run_squad.py's."""
 
 import dataclasses
 import functools
@@ -155,7 +155,7 @@ def rows(answers):
 
 
 def assert_same(row, found, context, has_few_texts=False):
-    """Compares the answers to a question with those of the script.
+    """Compares the answers to a question with the script's.
 
     If the best spans have few different texts, the last answers may be missing,
     and the probabilities of the others are larger.

@@ -1,4 +1,4 @@
-"""Served classes, vectors and words are those of the scripts."""
+"""Served classes, vectors and words equal the scripts'."""
 
 import functools
 import itertools
@@ -292,7 +292,7 @@ def filling():
 
 
 def assert_words(answers, row, filling, text):
-    """Compares the words of a text with those of fill_mask.py.
+    """Compares the words of a text with fill_mask.py's.
 
     Words that are almost equally likely may change places.
     """
@@ -368,7 +368,7 @@ def test_top_k_is_from_1_to_the_vocabulary(filling):
 # All models ------------------------------------------------------------------
 
 
-def test_looks_up_names(tmp_path):
+def test_names_are_looked_up_by_number(tmp_path):
     """Tables skip blank lines; Google's Chinese vocabulary has one."""
     names = Names(("no", "", " yes, 可能 ", "\ud83e"), tmp_path / "labels.txt")
     found = names(tf.constant([[2, 0], [1, -1], [3, 99]])).numpy()
@@ -383,7 +383,7 @@ def test_looks_up_names(tmp_path):
 
 
 def graph_of(served):
-    """Returns a graph that accepts any shape, as those of servers do."""
+    """Returns a graph that accepts any shape, as a server does."""
     read = tf.function(lambda **texts: served.tokenize(texts))
     return read.get_concrete_function(**served.inputs)
 

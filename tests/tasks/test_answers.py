@@ -217,7 +217,7 @@ VOCAB = (
         ("Cafe\u0301's", 0, 0, "Cafe\u0301", "Cafe\u0301's"),
         # It cannot find an unknown token.
         ("in “Łódź”,", 2, 2, "Łódź", "“Łódź”,"),
-        # It finds the first "s" of the words, which is the wrong one.
+        # It finds the first "s" of the words, which is not the answer's.
         ("Smith's", 2, 2, "s", "S"),
         # Without a token, it crashes.
         (" ", 0, 0, "", None),

@@ -119,7 +119,7 @@ def test_scores_of_one_label_by_hand(problem):
 
 @pytest.mark.parametrize(
     ("labels", "positive_label"),
-    # Published models have their classes in other orders.
+    # Published models have their classes in different orders.
     [(("0", "1"), "1"), (("1", "0"), "1"), (("0", "1"), None)],
 )
 def test_f1_is_computed_for_a_class_by_name(labels, positive_label):

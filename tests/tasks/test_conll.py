@@ -142,7 +142,7 @@ def test_columns_by_number(write):
         ("\na x O\n", {"tag_column": 3},
          "tag_column` must be from -3 to 2 .* 3 columns of {}:2; got 3"),
         ("a O\n", {"word_column": -3}, "word_column` must be from -2 to 1"),
-        ("a\n", {}, "tag_column` must be another .*{}:1; got -1"),
+        ("a\n", {}, "tag_column` must be a column .*{}:1; got -1"),
         (b"a O\n\nb\xe9 O\n", {}, "{}:3: byte 0xe9"),
         ("a O\nb NNP\n", {}, "{}:2: expected a tag: O, or .* found 'NNP'"),
         ("a O\nb B-\n", {}, "{}:2: expected a tag: .* found 'B-'"),

@@ -36,7 +36,7 @@ def read(data_set, split, folder):
 
 
 @pytest.mark.parametrize("extension", ["tsv", "csv", "jsonl", "csv.gz"])
-def test_formats(tmp_path, extension):
+def test_all_file_formats_are_read(tmp_path, extension):
     objects = [{"text": t, "label": x} for t, x in ROWS]
     text = {
         "tsv": tsv(HEADER, *ROWS),
@@ -192,7 +192,9 @@ def test_several_labels_in_columns(folder_of):
         ({}, tsv(HEADER, *ROWS, ("torn",)), "2 columns.*`skip_malformed_rows`"),
     ],
 )
-def test_errors(folder_of, options, text, message):
+def test_invalid_arguments_and_files_are_errors(
+    folder_of, options, text, message
+):
     with pytest.raises(InputError, match=message):
         custom.data_set(folder_of(train_tsv=text), **options)
 

@@ -75,7 +75,7 @@ def test_sequences(example, changes, ids):
     assert sum(made["segment_ids"][0]) == 2 * is_pair
 
 
-def test_cut_examples_are_counted():
+def test_truncated_examples_are_counted():
     texts = ["a " * n for n in range(4, 8)]
     singles = [number(0, text=text) for text in texts]
     assert ENCODING.encode(singles).num_cut == 2
@@ -177,7 +177,7 @@ def test_records_do_not_depend_on_parts(
     assert records.verify(str(write.path)) == 0
 
 
-def test_log(write, caplog):
+def test_examples_and_counts_are_logged(write, caplog):
     caplog.set_level(logging.INFO)
     write()
     assert caplog.messages.count("*** Example ***") == 3
@@ -207,6 +207,6 @@ def test_any_difference_is_rebuilt(write, caplog, part, changes):
     moved = [dataclasses.replace(e, id="x", where="y:1") for e in EXAMPLES]
     assert not write(moved)
     assert write(**changes)
-    [reason] = [m for m in caplog.messages if "has other" in m]
-    assert reason.endswith(f"has other {part}")
+    [reason] = [m for m in caplog.messages if "differs in" in m]
+    assert reason.endswith(f"differs in {part}")
     assert not write(**changes)

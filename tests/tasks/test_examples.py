@@ -258,7 +258,7 @@ SKIPPED = "a.tsv:1 is skipped as the header: "
         (CUSTOM, "a|x y", f"{LOOKS}label 'a'"),
         (CUSTOM, " 7 |x y", f"{LOOKS}label '7'"),
         ({"text_a": "-1", "label": "-2"}, "a|x y", f"{LOOKS}label 'a'"),
-        # The column named 1 is that of the label.
+        # The column named 1 is the label's.
         (CUSTOM, "1|x y", f"{LOOKS}label '1'"),
         ({"text_a": "0", "label": "1"}, "x y|1", f"{LOOKS}label '1'"),
         ({"text_a": "0", "id": "1"}, "x y|1", f"{LOOKS}id '1'"),

@@ -205,6 +205,6 @@ def test_every_text_counts_once(problem):
         ),
     ],
 )
-def test_what_has_no_windows(changes, message):
+def test_unsupported_windows_are_errors(changes, message):
     with pytest.raises(InputError, match=message):
         dataclasses.replace(WINDOWS, **changes)

@@ -82,7 +82,7 @@ def test_micro_batches_equal_one_batch(make):
 
 
 def span_logits() -> dict[str, np.ndarray]:
-    """Returns random logits; the highest are often those of padding."""
+    """Returns random logits; the highest often belong to padding."""
     random = np.random.default_rng(4)
     return {
         f"{name}_logits": random.normal(size=(B, S)).astype("float32")

@@ -274,7 +274,7 @@ def test_questions_without_an_answer():
     batch, rows, faults = train(*questions)
     assert {row.question for row in rows} == {0, 1, 5, 6}
     assert batch["is_impossible"].tolist()[:3] == [1, 1, 0]
-    # Without an answer, positions are those of [CLS].
+    # Without an answer, both positions are [CLS]'s.
     for name in ("start_positions", "end_positions"):
         assert batch[name][:3].tolist() == [0, 0, rows[2].first + 1]
         assert not batch[name][3:].any()

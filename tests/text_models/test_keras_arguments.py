@@ -272,7 +272,9 @@ def test_only_some_texts_are_evaluated():
     ).history
     found = model.evaluate(TEXTS[:4], y[:4])
     assert history["val_loss"][0] == pytest.approx(found["loss"], rel=1e-4)
-    with refused("arguments of evaluate must be those of Keras; got"):
+    with refused(
+        "arguments of evaluate must be arguments of Keras's evaluate; got"
+    ):
         model.evaluate(TEXTS, y, step=2)
 
 
@@ -502,7 +504,7 @@ def test_documents_are_ranked():
         classifier(3).rank("a", TEXTS)
 
 
-# A query, its right document, and one or more wrong ones.
+# A query, a positive document, and one or more negatives.
 LISTS = [["a b", "c", "d e"], ["c", "h", "i i", "", "a"], ["b", "b a", "f"]]
 
 
@@ -549,14 +551,14 @@ def test_lists_of_documents_have_a_loss_and_ranks(kind):
     assert {"mae", "f1"} & {*model.evaluate(TEXTS[:2], [0, 1], verbose=0)}
 
 
-def test_equal_scores_are_not_right():
+def test_ties_do_not_count_as_correct():
     scores = np.array([[2, 1, -1e9], [1, 1, 0], [0, 1, 2], [np.nan, 0, 0]])
     ranks = ops.convert_to_numpy(reciprocal_ranks(None, scores))
     np.testing.assert_allclose(ranks, [1, 1 / 2, 1 / 3, 1 / 3], rtol=1e-6)
 
 
 @pytest.mark.graph
-def test_every_right_document_is_counted():
+def test_every_positive_document_is_counted():
     """Graphs compute with several rows at a time, and less exactly."""
     model = classifier(1, problem="regression")
     texts = [row["text"] for row in model.rank("a", ["b", "c d"])]
@@ -650,9 +652,12 @@ def test_a_data_set_of_lists_of_documents(batched):
     assert model.evaluate(data, verbose=0) == pytest.approx(found)
 
 
-def test_wrong_lists_of_documents():
+def test_invalid_lists_of_documents_are_errors():
     model = classifier()
-    needs = "must be a query, a right document and at least one wrong document"
+    needs = (
+        "must be a query, a positive document and at least one negative "
+        "document"
+    )
     for lists, message in (
         (
             [["a", "b", "c"], ["a", "b"]],
@@ -661,7 +666,7 @@ def test_wrong_lists_of_documents():
         ([["a", "b", "c"], []], rf"Example 1 {needs}; got \[\]"),
         ([[None, "b", "c"]], f"Example 0 {needs}"),
         ((["a"], [None], ["c"]), f"Example 0 {needs}"),
-        ([["a", "b"]], "Labels are missing: .* at least one wrong document"),
+        ([["a", "b"]], "Labels are missing: .* at least one negative document"),
         (["a", "b", "c"], "Labels are missing"),
         ([], "There are no texts"),
         ([[]], "There are no texts"),

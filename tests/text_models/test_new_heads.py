@@ -1,4 +1,4 @@
-"""What a checkpoint leaves unsaid about its head, or lacks of it."""
+"""Checkpoints that do not describe their head, or lack parts of it."""
 
 import json
 
@@ -192,7 +192,7 @@ def test_a_random_head_is_reported_until_it_is_trained(
 
 def test_masked_words_need_a_trained_head(saved, caplog):
     folder = saved(bert_tf.BertModel(CONFIG))
-    with refused("has no masked-LM head. Name a pre-trained model"):
+    with refused("has no masked-LM head. Pass a pre-trained model"):
         bert_tf.MaskedWordPredictor.from_pretrained(folder)
     assert "which is random until trained" in caplog.text
     assert "call fit" not in caplog.text

@@ -1,4 +1,4 @@
-"""Vectors and files are those of sentence-transformers."""
+"""Vectors and files are the same as in sentence-transformers."""
 
 import json
 

@@ -349,7 +349,7 @@ def test_a_classifier_learns(encoder):
     assert schedule.num_warmup_steps == 4
 
 
-def test_each_training_starts_anew(encoder, tmp_path):
+def test_each_fit_resets_the_schedule_and_optimizer(encoder, tmp_path):
     texts, labels = ["a b", "c d"] * 4, ["good", "bad"] * 4
     model = load(encoder, "classifier")
     trained(model, texts, labels, epochs=1)
@@ -388,7 +388,7 @@ def test_a_second_training_with_a_loss_scale(encoder):
 @pytest.mark.slow
 @pytest.mark.parametrize("problem", ["regression", "single_label"])
 def test_a_cross_encoder_learns_from_lists(encoder, problem):
-    """The right document has the word g."""
+    """The positive document has the word g."""
     labels = LABELS if problem == "single_label" else None
     model = load(encoder, "classifier", problem=problem, labels=labels)
     lists = [
@@ -452,7 +452,7 @@ def test_other_problems(encoder, problem):
 
 
 def test_pair_loss():
-    """No text is a wrong match of itself or of its own other partners."""
+    """No text is a negative of itself or of its other partners."""
     generator = np.random.default_rng(0)
     vectors = generator.normal(size=[5, 2, 7]).astype("float32")
     texts = [[1, 2], [3, 4], [1, 5], [6, 2], [7, 3]]
@@ -553,7 +553,7 @@ def test_weights_of_texts_and_classes_in_training(encoder):
 
 @pytest.mark.graph
 def test_each_training_has_its_own_class_weights(encoder):
-    """A training goes on with the compiled step of the one before."""
+    """A training reuses the compiled step of the previous one."""
     model = load(encoder, "classifier", dropout=0.0)
     model.compile(keras.optimizers.SGD(0.1))
     options = {"batch_size": 2, "epochs": 1, "verbose": 0}
@@ -682,7 +682,7 @@ def test_balanced_classes_count_labeled_texts(encoder):
 
 
 def test_teachers_of_models_that_ranked_lists(encoder):
-    """The problem is that of texts, whatever the model was last used for."""
+    """The problem is for texts, whatever the model was last used for."""
     student, teacher = (load(encoder, "classifier") for _ in range(2))
     lists = [["a", "b", "c"], ["b", "c", "d"]]
     for model in (student, teacher):
@@ -1021,7 +1021,7 @@ def test_wrong_parameters_and_targets(encoder):
         load(encoder, "classifier", max_seq_length=20)
     with refused("problem must be one of single_label, multi_label or"):
         load(encoder, "classifier", problem="ranking")
-    with refused("num_labels must be 2, as there are labels; got 1"):
+    with refused("num_labels must be 2, the number of labels; got 1"):
         load(encoder, "classifier", problem="regression")
     with refused("pooling must be one of pooled, cls, mean or max"):
         load(encoder, "embedder", pooling="sum")
@@ -1061,7 +1061,7 @@ def test_wrong_options_of_fit(encoder):
     for weights in ([1.0, 2.0], [np.nan], ["much"], 3):
         with refused("sample_weight must be 1 numbers, one for each text; got"):
             model.fit(["a"], ["good"], sample_weight=weights)
-    with refused("fit does not have shuffle"):
+    with refused("fit does not accept shuffle"):
         model.fit(["a"], ["good"], shuffle=False)
     with refused("steps_per_epoch is for a tf.data.Dataset"):
         model.fit(["a"], ["good"], steps_per_epoch=3)

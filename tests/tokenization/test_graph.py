@@ -291,8 +291,8 @@ def test_forms_of_a_batch_of_pairs():
         (["a", np.array("b")], r"got a list of ndarray and str\.$"),
         ([("a", "b"), ("a",)], r"^Pair 1 .*tuple of two strings.*\('a',\)"),
         ([(["a"], ["b"])], r"^Pair 0 .*tuple of two.*\(\['a'\], \['b'\]\)"),
-        ((["a", "b"], ["a"]), r"as many.*shapes \(2,\) and \(1,\)\.$"),
-        (("a", ["b"]), r"as many.*shapes \(\) and \(1,\)\.$"),
+        ((["a", "b"], ["a"]), r"same number.*shapes \(2,\) and \(1,\)\.$"),
+        (("a", ["b"]), r"same number.*shapes \(\) and \(1,\)\.$"),
         (("a", "b", "c"), r"got a tuple of 3\.$"),
         (
             5,

@@ -220,7 +220,7 @@ def test_an_invalid_tf_config(monkeypatch, text):
             (
                 "auto",
                 {"cluster": jobs, "task": {"type": "worker", "index": 0}},
-                "must be at an address of its own; got 'a:1'. Each needs",
+                "must be at a different address; got 'a:1'. Each needs",
             )
             for jobs in (
                 {"worker": ["a:1", "a:1"]},
@@ -377,7 +377,7 @@ def test_missing_workers_are_named(free, there, caplog):
     assert f"Waiting for {missing}" in caplog.text
 
 
-def test_an_own_address_that_cannot_be_used(free, there):
+def test_a_worker_reports_an_unusable_address(free, there):
     expected = f"Cannot listen at {there}, this worker's .*: Address already in"
     with pytest.raises(InputError, match=expected):
         wait_for_workers(there, {"worker 1": free[0]})

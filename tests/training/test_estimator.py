@@ -277,7 +277,7 @@ def test_random_weights_depend_on_the_seed_only(tmp_path):
     assert (other["toy/head/kernel"] != first["toy/head/kernel"]).all()
 
 
-def test_the_own_checkpoint_precedes_the_initial_one(
+def test_the_runs_checkpoint_takes_precedence(
     tmp_path, stopped_at, whole, caplog
 ):
     initial = tmp_path / "initial" / "bert_model.ckpt"
@@ -528,7 +528,7 @@ def test_predictions_in_any_order_and_batches_are_sorted():
 @pytest.mark.parametrize("index", [[0, 2, 2, 1], [0, 3, 1, 4], [3, 1, 2, 4]])
 def test_missing_and_repeated_predictions_are_errors(index):
     rows = [predicted(index[:2], x=[0, 0]), predicted(index[2:], x=[0, 0])]
-    with pytest.raises(ValueError, match="is missing or comes more than once"):
+    with pytest.raises(ValueError, match="is missing or occurs more than once"):
         in_order(rows)
     with pytest.raises(InputError, match="no examples"):
         in_order([predicted([-1, -1], x=[1, 2])])

@@ -49,7 +49,7 @@ class Full(Hook):
         raise InputError("no space left")
 
 
-def test_the_first_error_is_raised_and_not_what_follows_from_it():
+def test_the_first_error_is_raised():
     hooks = [Full(), Full()]
     with pytest.raises(InputError, match="no space"), watching(hooks, 3):
         pass

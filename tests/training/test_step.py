@@ -364,7 +364,7 @@ def test_a_pretraining_in_float16_follows_float32(
 
 
 def test_small_gradients_do_not_become_0(float16):
-    """Those of the first table are up to 1e-7; float16's step is 6e-8."""
+    """The first table's are up to 1e-7; float16's step is 6e-8."""
 
     class SmallTask(toy_task.ToyTask):
         def losses(self, features, outputs):
@@ -392,7 +392,7 @@ def test_small_gradients_do_not_become_0(float16):
     ids=str,
 )
 def test_a_step_with_large_gradients_is_skipped(float16, options):
-    """Those of the last example of the first step."""
+    """The losses of the last example of the first step."""
     task, features = WithLargeGradients(), toy_task.examples(STEPS * BATCH)
     features["label"][BATCH - 1] = 9
     first, last = (run(task, features, steps=n, **options) for n in (1, STEPS))

@@ -242,7 +242,7 @@ def fail():
         (chief_first, False, [1, "act", 1]),
     ],
 )
-def test_who_acts_and_when(worker, do, is_chief, expected):
+def test_workers_act_in_the_documented_order(worker, do, is_chief, expected):
     events = worker(is_chief)
     do(None, lambda: events.append("act"), "do it")
     assert events == expected

@@ -43,7 +43,7 @@ class AttentionConfig(PretrainedOptions):
         "Head, counted in the same way. Default: all heads.", default=None
     )
     join_pieces: bool = option(
-        "Whether to show words instead of their pieces. The page can switch.",
+        "Whether to show words instead of tokens. The page can switch.",
         default=True,
     )
     special_tokens: bool = option(

@@ -11,16 +11,16 @@ reads the newest version that --do_export has written and creates a folder with
 `model.onnx`, with --int8 also `model.int8.onnx`, the vocabulary, the labels and
 a README that says how to run the model. --format=litert writes `model.tflite`.
 The models compute the export's signature `tokens`, from token ids to numbers:
-other runtimes have no strings, so that they cannot tokenize.
+other runtimes have no strings, so they cannot tokenize.
 
 All models are run on random ids and, with --eval_file, on labelled data: for a
 classifier in the format of --task_name, or with a column for each input of the
-export; for a tagger in CoNLL's format; for questions in SQuAD's. A table of
-sizes, differences and scores is printed and written to the README. For
+export; for a tagger in CoNLL format; for question answering in SQuAD format. A
+table of sizes, differences and scores is printed and written to the README. For
 embeddings it has the mean and the lowest cosine similarity to the export's
 embeddings. If a float32 model differs by more than rounding, the job fails and
-writes nothing. Converting a model of 6 layers of 384 takes a minute. Masked
-language models and exports in half precision are not supported.
+writes nothing. Converting a model of 6 layers of width 384 takes a minute.
+Masked language models and exports in half precision are not supported.
 """
 
 import dataclasses
@@ -43,8 +43,8 @@ class ConvertSavedModelConfig(Options):
     """Options of `convert_saved_model.py`."""
 
     export_dir: str = option(
-        "Folder that --do_export has written: a folder of versions, of which "
-        "the newest is used, or one version.",
+        "Folder written by --do_export: one version, or a folder of versions, "
+        "of which the newest is used.",
     )
     output_dir: str = option("Directory to create; new or empty.")
     format: str = option(
@@ -68,8 +68,8 @@ class ConvertSavedModelConfig(Options):
         default=custom.NAME,
     )
     allow_label_mapping: bool = option(
-        "Whether to score an export whose labels have other names than the "
-        "task's labels, which are then assigned in order.",
+        "Whether to score an export whose label names differ from the task's; "
+        "labels are then matched by position.",
         default=False,
     )
     xnli_language: str = option(

@@ -72,13 +72,13 @@ def require_fine_tuning(config: FineTuningOptions) -> None:
 def _require_training(config: FineTuningOptions) -> None:
     if config.lora_rank and not config.init_checkpoint:
         raise InputError(
-            "`lora_rank` trains adapters of a pre-trained encoder. Name one "
-            "with `init_checkpoint`."
+            "`lora_rank` trains adapters of a pre-trained encoder. Pass one as "
+            "`init_checkpoint`."
         )
     if config.lora_alpha and not config.lora_rank:
         raise InputError(
             "`lora_alpha` has no effect without `lora_rank`. Leave it out, or "
-            "give `lora_rank`."
+            "pass `lora_rank`."
         )
     if config.lora_rank and config.num_frozen_layers is not None:
         raise InputError(
@@ -130,7 +130,7 @@ def require_splits(config: Any, find: Callable[[], DataSet]) -> None:
 
     Args:
       config: The options of a job on the files of a data set.
-      find: Returns the data set; it may look for files, too.
+      find: Returns the data set; it may also look for files.
     """
     paths = (
         *(config.data_dir, config.train_file),

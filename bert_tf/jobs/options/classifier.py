@@ -109,7 +109,8 @@ class ClassifierConfig(DataOptions, DistillationOptions):
         needs="task_name=custom",
     )
     problem: str = option(
-        "custom: one label of several, any number of labels, or a number.",
+        "custom: what the labels are. single_label: one of several; "
+        "multi_label: any number of them; regression: a number.",
         default="single_label",
         choices=custom.PROBLEMS,
         needs="task_name=custom",
@@ -120,14 +121,14 @@ class ClassifierConfig(DataOptions, DistillationOptions):
         default=False,
     )
     allow_label_mapping: bool = option(
-        "Whether to use a model whose labels have other names than the task's: "
-        "the model's first class then means the task's first label, and so on.",
+        "Whether to use a model whose label names differ from the task's; "
+        "labels are then matched by position.",
         default=False,
     )
     unlabeled_file: str | None = option(
-        "TSV, CSV or JSON Lines file with more texts to train on, for which "
-        "the --teacher's outputs are the only target. Its columns are "
-        "--text_a_column and, for pairs, --text_b_column; see --header.",
+        "TSV, CSV or JSON Lines file with more texts, trained on the "
+        "--teacher's outputs only. Its columns are --text_a_column and, for "
+        "pairs, --text_b_column; see --header.",
         default=None,
         per_worker=True,
         needs="teacher",
@@ -153,12 +154,11 @@ class ClassifierConfig(DataOptions, DistillationOptions):
         decides="model",
     )
     glue_submission: bool = option(
-        "Whether to write predictions in the format of the GLUE leaderboard, "
-        "too.",
+        "Whether to write predictions in the format of the GLUE leaderboard.",
         default=False,
     )
     glue_submission_dir: str | None = option(
-        "Folder of these files, which all tasks may share. Default: "
+        "Folder for --glue_submission; tasks may share it. Default: "
         "glue_submission in --output_dir.",
         default=None,
         per_worker=True,

@@ -57,7 +57,7 @@ class ConvertCheckpointConfig(Options):
     )
     add_words: str | None = option(
         "Text file with a word per line to append to the vocabulary. The "
-        "embedding of a new word is the mean of those of its pieces.",
+        "embedding of a new word is the mean of its old tokens' embeddings.",
         default=None,
     )
     verify: bool = option(

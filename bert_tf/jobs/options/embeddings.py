@@ -1,4 +1,4 @@
-"""Fine-tunes BERT to turn texts into vectors, on pairs of texts.
+"""Fine-tunes BERT for sentence embeddings, on pairs of texts.
 
     python run_embeddings.py \\
         --task_name=sts-b --data_dir=glue_data/STS-B \\
@@ -8,23 +8,22 @@
         --max_seq_length=128 --train_batch_size=16 \\
         --learning_rate=2e-5 --num_train_epochs=4
 
-The cosine of the vectors of a pair learns its similarity. With custom TSV, CSV
-or JSON Lines files, --label_column names the similarities, from 0 to
+Training fits the cosine of a pair's embeddings to its similarity. With custom
+TSV, CSV or JSON Lines files, --label_column names the similarities, from 0 to
 --max_score. Without it, the texts of a pair belong together, and the other
-second texts of a batch are wrong matches:
+second texts of a batch are negatives:
 
     python run_embeddings.py --task_name=custom --data_dir=my_data \\
         --text_a_column=question --text_b_column=answer ...
 
-A batch is here what one device computes at a time: --train_batch_size divided
+Here, a batch is what one device computes at a time: --train_batch_size divided
 by the number of devices and by --gradient_accumulation_steps.
 
 The job writes to --output_dir:
 
 - `eval_results.txt` and `.json`, with --do_eval: the correlations of cosines
-  and similarities; or, without similarities, how often the right second text
-  is the nearest of all (`eval_accuracy`), and the mean of 1 / its rank
-  (`eval_mrr`).
+  and similarities; or, without similarities, how often the matching second text
+  is the nearest (`eval_accuracy`), and its mean reciprocal rank (`eval_mrr`).
 - `test_results.tsv` with the cosine of each pair, and `predictions.tsv` with
   the texts too, with --do_predict.
 - `release/`, the model with its vocabulary and pooling, which
@@ -32,7 +31,7 @@ The job writes to --output_dir:
 - `export/`, with --do_export: a SavedModel from strings to vectors.
 
 Rerun the command to resume. Source: Reimers and Gurevych 2019,
-"Sentence-BERT"; Henderson et al. 2017, section 4.4, for wrong matches.
+"Sentence-BERT"; Henderson et al. 2017, section 4.4, for in-batch negatives.
 """
 
 import dataclasses
@@ -91,15 +90,15 @@ class EmbeddingsConfig(DataOptions, FineTuningOptions):
         needs="task_name=custom",
     )
     pooling: str | None = option(
-        "What becomes the vector of a text: the mean or max of the last layer "
-        "over all tokens, the last layer at [CLS], or the pooler's output. "
-        "Default: as --init_checkpoint says, else mean.",
+        "How token vectors become an embedding: the mean or max of the last "
+        "layer over all tokens, the last layer at [CLS], or the pooler's "
+        "output. Default: as --init_checkpoint says, else mean.",
         default=None,
         choices=("pooled", "cls", "mean", "max"),
         recorded=True,
     )
     normalize: bool | None = option(
-        "Whether exported vectors, and those of the release, have length 1. "
+        "Whether exported and released models return embeddings of length 1. "
         "Default: as --init_checkpoint says, else true.",
         default=None,
         recorded=True,
@@ -131,7 +130,7 @@ class EmbeddingsConfig(DataOptions, FineTuningOptions):
             )
             if official.name not in LARGEST:
                 raise InputError(
-                    f"`task_name={name}` has no similarities. Give one of "
+                    f"`task_name={name}` has no similarities. Pass one of "
                     f"{', '.join(LARGEST)}, or {custom.NAME} with columns."
                 )
             return official

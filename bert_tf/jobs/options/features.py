@@ -77,7 +77,7 @@ class FeaturesConfig(PretrainedOptions, ExportOptions, DeviceOptions):
     )
     doc_stride: int | None = option(
         "Reads longer texts in windows of --max_seq_length tokens that start "
-        "this many tokens apart. Pooled vectors are of all windows; each token "
+        "this many tokens apart. Pooled vectors cover all windows; each token "
         "has the vector of the window with the most context around it.",
         default=None,
         at_least=1,
@@ -91,7 +91,7 @@ class FeaturesConfig(PretrainedOptions, ExportOptions, DeviceOptions):
         at_most=MOST_EXAMPLES,
     )
     use_one_hot_embeddings: bool = option(
-        "Ignored, for old command lines: the vectors are the same.",
+        "Ignored, for old command lines: the results are the same.",
         default=False,
     )
 
@@ -101,7 +101,7 @@ class FeaturesConfig(PretrainedOptions, ExportOptions, DeviceOptions):
         if present != needed and (present or not self.do_export):
             missing = listed(f"`{name}`" for name in sorted(needed - present))
             raise InputError(
-                f"{missing} must be given: `input_file` and `output_file` are "
+                f"{missing} must be passed: `input_file` and `output_file` are "
                 "required, except to export only."
             )
         checks.require_export_dir(self)

@@ -1,4 +1,4 @@
-"""Asks a pre-trained model for masked words.
+"""Predicts masked words with a pre-trained model.
 
     python fill_mask.py \\
         --init_checkpoint=/tmp/pretraining_output/release \\

@@ -32,7 +32,7 @@ Rerun the command to resume. Source: section 5.3 of the paper.
         --learning_rate=1e-3 ...
 
 freezes BERT and trains two bidirectional LSTMs on its vectors, as in table 7
-of the paper, with a higher learning rate. To use such a model later, give
+of the paper, with a higher learning rate. To use such a model later, pass
 --mode, --feature_layers and --lstm_size again.
 `examples/paper/feature_based.py` runs the whole table.
 """

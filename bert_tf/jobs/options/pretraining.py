@@ -61,8 +61,8 @@ class PretrainingConfig(
         choices=ATTENTION_DIRECTIONS,
     )
     initializer_range: float | None = option(
-        "Standard deviation of the initial weights. Narrow models learn sooner "
-        "with more than BERT-Base: 0.05 at a width of 128. Default: as the "
+        "Standard deviation of the initial weights. Larger values help narrow "
+        "models to start learning: 0.05 at a width of 128. Default: as the "
         "configuration says, else 0.02.",
         default=None,
     )
@@ -181,7 +181,7 @@ class PretrainingConfig(
     def _require_consistent(self) -> None:
         if not (self.do_train or self.do_eval or self.do_export):
             raise InputError(
-                "Nothing to do: give one or several of `do_train`, `do_eval`, "
+                "Nothing to do: pass at least one of `do_train`, `do_eval`, "
                 "`do_export`."
             )
         if self.do_export and self.objective != "masked_lm":

@@ -34,7 +34,7 @@ def classify(**flags):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"do_train": False}, "Nothing to do: give one or several of `do_"),
+        ({"do_train": False}, "Nothing to do: pass at least one of `do_"),
         ({"data_dir": None}, "`data_dir` is required, except to export only"),
         ({"task_name": "colla"}, "`task_name` must be one of .*colla"),
         ({"use_tpu": True, "distribution_strategy": "mirrored"}, "auto or tpu"),
@@ -45,7 +45,7 @@ def classify(**flags):
             {"do_train": False, "do_eval": True, "overwrite_output_dir": True},
             "replaces the model in new, needs `do_train`",
         ),
-        ({"lora_rank": 3}, "Name one with `init_checkpoint`"),
+        ({"lora_rank": 3}, "Pass one as `init_checkpoint`"),
         ({"lora_alpha": 3}, "`lora_alpha` has no effect without `lora_rank`"),
         (
             {"lora_rank": 3, "num_frozen_layers": 0, **CHECKPOINT},
@@ -55,8 +55,8 @@ def classify(**flags):
         ({"glue_submission": True}, "`glue_submission` needs `do_predict`"),
         ({"temperature": 3}, "`temperature` has no effect without `teacher`"),
         # Files.
-        ({"bert_config_file": None}, "^Give `bert_config_file`, or an `init_"),
-        ({"vocab_file": None}, "^Give `vocab_file`, or an `init_checkpoint`"),
+        ({"bert_config_file": None}, "^Pass `bert_config_file`, or an `init_"),
+        ({"vocab_file": None}, "^Pass `vocab_file`, or an `init_checkpoint`"),
         ({"vocab_file": "no"}, "^Cannot read no: No such file or directory."),
         ({"unlabeled_file": "no", **TEACHER}, "^Cannot read no: No such file"),
         ({"do_predict": True}, "no test.tsv, the test set of cola; the folder"),
@@ -97,7 +97,7 @@ def test_mistakes_are_found_before_anything_is_read(flags, message):
         {"init_checkpoint": "uncased_L-12_H-768_A-12"},
     ],
 )
-def test_what_may_be_right_is_not_refused(flags):
+def test_options_that_cannot_be_checked_yet_are_accepted(flags):
     classify(**flags)
 
 
@@ -113,13 +113,13 @@ def test_the_release_of_a_run_takes_precedence(folder):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"do_train": False}, "Nothing to do: give one or several of `do_"),
+        ({"do_train": False}, "Nothing to do: pass at least one of `do_"),
         ({"model_size": "tiny"}, "`model_size=tiny` needs `vocab_file`"),
         (
             {"model_size": "tiny", "bert_config_file": "there"},
             "`model_size` and `bert_config_file` exclude each other",
         ),
-        ({}, "^Give `bert_config_file`, `model_size`, or an `init_checkpoint`"),
+        ({}, "^Pass `bert_config_file`, `model_size`, or an `init_checkpoint`"),
         ({"input_file": "no*"}, "`input_file` has 'no\\*', which matches no"),
         ({"stop_at_step": 8, "num_train_steps": 7}, "`stop_at_step` must be"),
         (

@@ -175,7 +175,7 @@ def test_help_and_mistakes_do_not_wait_for_tensorflow(answers, job):
     assert sorted(names) == sorted(flags_of(job))
     for kind, status, said in (
         ("unknown flag", 2, "Unknown command line flag 'outptu'"),
-        ("no flags", 2, " must be given (--help lists the flags)"),
+        ("no flags", 2, " must be passed (--help lists the flags)"),
         ("missing file", 1, f"{job}: error: {CASES[job][2]}"),
         ("combination", 1, CASES[job][4]),
     ):
