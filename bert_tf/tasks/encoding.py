@@ -471,7 +471,7 @@ class Encoding(RowEncoding[Example]):
                 continue
             try:
                 value = label_id(example.label, self.problem, numbers)
-            except (KeyError, TypeError, ValueError):
+            except (KeyError, OverflowError, TypeError, ValueError):
                 raise self._wrong_label(example) from None
             label_ids[row] = value
         return label_ids
@@ -504,7 +504,7 @@ def label_id(label: Any, problem: str, numbers: Mapping[str, int]) -> Any:
     """Returns a label as a number, or as 0 and 1, [labels], for multi-label.
 
     `numbers` are the ids of the labels. A label that does not fit raises a
-    KeyError, TypeError or ValueError.
+    KeyError, OverflowError, TypeError or ValueError.
     """
     if problem in ("regression", "similarity"):
         number = float(label)

@@ -423,6 +423,8 @@ def _texts(x: Any, count: int) -> list[list[str]]:
       InputError: If there are none, or pairs instead of texts or vice versa.
     """
     columns = as_columns(x, ("text_a", "text_b")[:count])
+    if not columns[0]:
+        raise InputError("There are no texts.")
     if len(columns) != count:
         raise InputError(
             "Expected single texts; got pairs."
@@ -431,8 +433,6 @@ def _texts(x: Any, count: int) -> list[list[str]]:
             "pairs or a tuple of two columns. The elements of a "
             "tf.data.Dataset must be ((a, b),) or ((a, b), score)."
         )
-    if not columns[0]:
-        raise InputError("There are no texts.")
     return columns
 
 
@@ -450,5 +450,5 @@ def _scores(y: Any, count: int) -> np.ndarray:
     require_present(scores, "pair", "score")
     try:
         return np.array([*map(float, scores)])
-    except (TypeError, ValueError):
+    except (OverflowError, TypeError, ValueError):
         raise wrong_value("The scores", "numbers", scores) from None

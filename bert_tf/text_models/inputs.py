@@ -197,7 +197,7 @@ def sample_weights(values: Any, count: int) -> np.ndarray:
     """
     try:
         weights = np.array(plain(values), np.float32)
-    except (TypeError, ValueError):
+    except (OverflowError, TypeError, ValueError):
         weights = np.array(np.nan)
     if weights.shape != (count,) or not np.isfinite(weights).all():
         raise wrong_value(
@@ -220,7 +220,7 @@ def class_weights(
     expected = f"numbers for {listed(labels, last='or')}"
     try:
         named = {label_name(k, labels): float(w) for k, w in weights.items()}
-    except (AttributeError, TypeError, ValueError):
+    except (AttributeError, OverflowError, TypeError, ValueError):
         named = {None: 1.0}
     array = np.array([named.get(name, 1.0) for name in labels], np.float32)
     unknown = [str(name) for name in named if name not in labels]

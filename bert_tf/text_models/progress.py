@@ -6,9 +6,29 @@ from typing import Any
 import keras
 
 from bert_tf.config import positive_integer
+from bert_tf.errors import wrong_value
 
 # With verbose="auto", this number of batches or fewer has no progress bar.
 _BATCHES_WITHOUT_BAR = 8
+
+
+def callbacks_of(callbacks: Any) -> Any:
+    """Returns a `CallbackList` as it is, or a list of callbacks.
+
+    Raises:
+      InputError: If one is not an instance of Keras's class.
+    """
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        return callbacks
+    flat = keras.tree.flatten(callbacks)
+    for callback in flat:
+        if not isinstance(callback, keras.callbacks.Callback):
+            raise wrong_value(
+                "callbacks",
+                "a keras.callbacks.Callback, or a list of them",
+                callbacks,
+            )
+    return flat
 
 
 class Progress:
@@ -35,7 +55,7 @@ class Progress:
         self._phase = phase
         self._verbose = verbose
         self._is_whole = is_whole
-        self._user_callbacks = callbacks
+        self._user_callbacks = callbacks_of(callbacks or [])
         self._callbacks: keras.callbacks.CallbackList | None = None
         self._num_done = 0
 
@@ -67,7 +87,7 @@ class Progress:
             self._callbacks = self._user_callbacks
         else:
             self._callbacks = keras.callbacks.CallbackList(
-                keras.tree.flatten(self._user_callbacks or []),
+                self._user_callbacks,
                 add_progbar=verbose != 0,
                 verbose=verbose,
                 epochs=1,

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import functools
+import inspect
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
@@ -14,7 +15,7 @@ from bert_tf.config import positive_integer, require_positive
 from bert_tf.data.batching import Features
 from bert_tf.errors import InputError, wrong_value
 from bert_tf.optimization import AdamWeightDecay, WarmupLinearDecay
-from bert_tf.pretrained import warn_if_random
+from bert_tf.pretrained import require_options, warn_if_random
 from bert_tf.tasks.classification import balanced_class_weights
 from bert_tf.tasks.task import FineTuningTask
 from bert_tf.text_models.batches import (
@@ -45,13 +46,21 @@ from bert_tf.text_models.prediction import (
     TEXTS_AT_A_TIME,
     PredictingTextModel,
 )
-from bert_tf.text_models.progress import Evaluate, Progress, Validation
+from bert_tf.text_models.progress import (
+    Evaluate,
+    Progress,
+    Validation,
+    callbacks_of,
+)
 from bert_tf.trainable_model import renew_optimizer
 
 # As in the original's scripts.
 LEARNING_RATE = 5e-5
 WARMUP_SHARE = 0.1
 CLIP_NORM = 1.0
+
+# The arguments of Keras's `fit`.
+_KERAS_OPTIONS = {*inspect.signature(keras.Model.fit).parameters}
 
 
 class TrainableTextModel(PredictingTextModel):
@@ -139,6 +148,8 @@ class TrainableTextModel(PredictingTextModel):
             XLA, except on CPUs with TensorFlow.
           **kwargs: Keras's further arguments.
         """
+        if optimizer is None:
+            raise wrong_value("optimizer", "an optimizer or its name", None)
         arguments = {"optimizer": optimizer, "loss": loss, "metrics": metrics}
         self._auto_arguments = tuple(
             name
@@ -267,6 +278,7 @@ class TrainableTextModel(PredictingTextModel):
                 "fit does not accept shuffle: every epoch has each text once, "
                 "in an order that depends on seed."
             )
+        require_options("fit", options, _KERAS_OPTIONS)
         if not self.compiled:
             self.compile()
         with self._learning_from(teacher, distillation_weight, temperature):
@@ -336,7 +348,7 @@ class TrainableTextModel(PredictingTextModel):
         all_callbacks = keras.callbacks.CallbackList(
             [
                 *([validation] if validation else []),
-                *keras.tree.flatten(callbacks or []),
+                *keras.tree.flatten(callbacks_of(callbacks or [])),
                 in_order,
             ],
             add_history=True,
@@ -603,6 +615,7 @@ class TrainableTextModel(PredictingTextModel):
         data = split_dataset(x, y, sample_weight, self._needs_labels)
         if steps is not None:
             data = first_steps(data, batch_size, steps)
+        callbacks = callbacks_of(callbacks or [])
         options = {"verbose": verbose, "callbacks": callbacks}
         scores = self._evaluated(data, batch_size, options)
         return scores if return_dict else [*scores.values()]

@@ -1081,6 +1081,70 @@ def test_wrong_options_of_fit(encoder):
         load(encoder, "embedder").fit([("a", "b")] * 2, [0.5, None])
 
 
+def test_callbacks_that_are_not_keras_callbacks(encoder, kind):
+    model = unchanged(encoder, kind)
+    x = INPUTS[kind]
+    for callbacks in ("x", [3], keras.callbacks.EarlyStopping, [None]):
+        with refused(r"callbacks must be a keras\.callbacks\.Callback, or a"):
+            model.predict(x, callbacks=callbacks)
+    model = load(encoder, "masked words")
+    for call in (model.fit, model.evaluate):
+        with refused("callbacks must be a keras"):
+            call(["a b"], callbacks=[3])
+
+
+def test_wrong_options_of_validation(encoder):
+    model = load(encoder, "classifier")
+    data = ["a", "b"], ["good", "bad"]
+    for frequency in (0, -1, 1.5, "a", None):
+        with refused("validation_freq must be a positive integer; got"):
+            model.fit(*data, validation_data=data, validation_freq=frequency)
+    for name in ("validation_batch_size", "validation_steps"):
+        for value in (0, -3, "2"):
+            with refused(f"{name} must be a positive integer; got {value!r}"):
+                model.fit(*data, validation_data=data, **{name: value})
+    for kind in ("classifier", "tagger", "questions"):
+        for wrong in (data[0], [*data], (data[0],), (*data, None, None), "a"):
+            with refused(r"alidation.data must .* a tuple \(x, y\) or \(x,"):
+                load(encoder, kind).fit(*data, validation_data=wrong)
+    with refused("There are no texts"):
+        load(encoder, "embedder").fit([("a", "b")], validation_data=([], None))
+
+
+def test_unknown_options_of_fit(encoder):
+    model = load(encoder, "classifier")
+    with refused("fit has no option 'epoch'. Did you mean 'epochs'?"):
+        model.fit(["a"], ["good"], epoch=3)
+    with refused("fit has no option 'workers'"):
+        model.fit(["a"], ["good"], workers=3)
+    with refused("optimizer must be an optimizer or its name; got None"):
+        model.compile(optimizer=None)
+
+
+def test_integers_that_no_float_can_hold(encoder):
+    huge = 10**400
+    numbers = load(encoder, "classifier", problem="regression", labels=None)
+    with refused("example 0: the label must be a finite number; got 1000"):
+        numbers.fit(["a"], [huge])
+    with refused("sample_weight must be 1 numbers, one for each text; got"):
+        numbers.fit(["a"], [1.0], sample_weight=[huge])
+    with refused("The scores must be numbers; got"):
+        load(encoder, "embedder").fit([("a", "b")], [huge])
+    with refused("must be 'balanced' or a dict of numbers for bad or good"):
+        load(encoder, "classifier").fit(
+            ["a"], ["good"], class_weight={"good": huge}
+        )
+
+
+def test_the_keys_of_a_dict_are_not_texts(encoder):
+    tagger = load(encoder, "tagger")
+    for call in (tagger.predict, lambda x: tagger.fit(x, [["O"]])):
+        with refused("must be in a list or a column; got {'text': "):
+            call({"text": ["a b"]})
+    with refused("must be in a list or a column; got {'label': "):
+        load(encoder, "classifier").fit(["a"], {"label": ["good"]})
+
+
 def test_entities_and_answers_in_numbers(encoder):
     tagger = load(encoder, "tagger")
     gold = [["O", "B-X", "O"], ["B-X"], ["O", "O"]]
