@@ -17,7 +17,7 @@ from bert_tf.errors import InputError
 
 
 class Checked(enum.Enum):
-    """What of the features is checked."""
+    """Which checks of the features apply."""
 
     # Values. Tensors may be floats, which `keras.Input` has by default.
     VALUES = enum.auto()
@@ -47,7 +47,7 @@ def _is_real(record: logging.LogRecord) -> bool:
 logging.getLogger("tensorflow").addFilter(_is_real)
 
 
-# The number of steps that `fit` is assumed to have if nobody knows.
+# The number of steps that `fit` is assumed to have if it is unknown.
 _USUAL_STEPS = 1000
 
 
@@ -57,7 +57,7 @@ class TrainableModel(keras.Model):
     All layers follow the attribute `trainable`.
 
     Attributes:
-      num_steps, usual_length: Of the next `fit`; see `kernels.compiling`.
+      num_steps, usual_length: Those of the next `fit`; see `kernels.compiling`.
     """
 
     num_steps = _USUAL_STEPS
@@ -67,8 +67,8 @@ class TrainableModel(keras.Model):
         if name != "trainable":
             super().__setattr__(name, value)
             return
-        # TensorFlow ignores an attribute that is set to the value that it has,
-        # although other layers inside may have another one.
+        # Setting an attribute to its present value does nothing in TensorFlow,
+        # even if inner layers have other values.
         for layer in self._flatten_layers():
             keras.layers.Layer.trainable.fset(layer, value)
 

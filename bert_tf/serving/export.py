@@ -71,8 +71,8 @@ def at_least(level: int, *loggers: str) -> Iterator[None]:
         yield
     finally:
         logging.set_verbosity(verbosity)
-        # After set_verbosity, which sets a level of absl's logger where it had
-        # none, so that INFO messages of a program would be lost.
+        # set_verbosity gives absl's logger a level even if it had none before,
+        # which would hide a program's INFO messages. So this comes last.
         for logger, before in zip(silenced, levels, strict=True):
             logger.setLevel(before)
 
@@ -88,7 +88,7 @@ class StoredWeights:
 
     Args:
       model: The model.
-      num_parts: Into how many parts to split the blocks; see `bert_tf.dense`.
+      num_parts: The number of parts of each block; see `bert_tf.dense`.
 
     Attributes:
       by_name: TensorFlow variables by their TF1 names: a copy in the model's
@@ -295,7 +295,7 @@ def _of_one_shape(answer: Method) -> Method:
 
 def _exists_already(path: str) -> InputError:
     return in_file(
-        path, "this version exists already. Give another number, or none."
+        path, "this version exists already. Pass another number, or none."
     )
 
 
@@ -323,7 +323,7 @@ def _temporary_folder(export_dir: str) -> Iterator[str]:
 
 
 def _publish(folder: str, export_dir: str, version: int | None) -> str:
-    """Moves a version to its number; by default the time or a higher one.
+    """Moves a version to its number; by default the time in seconds.
 
     A server loads the highest number. One may be above the time if a user
     chose it, or the clock was set back.

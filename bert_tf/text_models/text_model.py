@@ -1,4 +1,4 @@
-"""`TextModel`: what all models from strings to answers share."""
+"""`TextModel`: the base class of the models from strings to answers."""
 
 import inspect
 import os
@@ -29,7 +29,7 @@ from bert_tf.transformer import LORA_TARGETS
 
 Kind = TypeVar("Kind", bound=TextEncoding)
 
-# What to do about labels that several classes share.
+# Advice for a model whose classes share a label.
 NAME_THE_CLASSES = (
     "Pass labels=[...], a name for each class, in the order of the logits."
 )
@@ -149,7 +149,7 @@ class TextModel(TrainableTextModel):
         return {"max_seq_length": min(cls._default_length, most), **recorded}
 
     def __call__(self, inputs, *args, **kwargs):
-        # Keras would call strings "keyword arguments".
+        # Keras's own error for strings is about "keyword arguments".
         if not isinstance(inputs, Mapping):
             raise InputError(
                 f"{self.name} takes a dict of features, such as input_ids; got "
@@ -249,7 +249,7 @@ class TextModel(TrainableTextModel):
         adapters.save(self.model, filepath, **self._lora_facts())
 
     def load_lora_weights(self, filepath: str | os.PathLike[str]) -> None:
-        """Loads a file of `save_lora_weights` of a model with the same labels.
+        """Loads adapters written by `save_lora_weights`; labels must match.
 
         See `BertModel.load_lora_weights`. The files of PEFT have no labels; the
         rows of their head must be in the order of the model's.
@@ -289,9 +289,9 @@ class TextModel(TrainableTextModel):
           name: The model's name on the server.
           version: The number of the version. By default the time in seconds,
             or the number after the highest that exists.
-          num_parts: Parts of each layer that a server computes at the same
-            time, on different CPU cores. 2 is faster for one text if the
-            server has the flags in docs/guide/serving.md, else 1.
+          num_parts: The number of parts of each layer, which a server computes
+            in parallel. 2 lowers the latency of single requests if the server
+            has the flags in docs/guide/serving.md.
 
         Returns:
           The folder of the version.

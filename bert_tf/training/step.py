@@ -1,4 +1,4 @@
-"""One optimizer step, the same on any number of devices but for dropout.
+"""One optimizer step, the same on any number of devices without dropout.
 
 On each replica:
 
@@ -10,7 +10,7 @@ On each replica:
 The loss weights are summed first, so that a mean over the global batch is the
 same number on one device, on several, and over accumulated micro-batches.
 Dropout masks are a function of seed, step, replica and micro-batch, so that a
-resumed run has the masks of an uninterrupted one.
+resumed run has the masks of a run without interruption.
 
 In float16, small gradients would become 0. There the loss is multiplied by a
 loss scale before the gradients are computed, and the gradients are divided by
@@ -94,8 +94,8 @@ class TrainingStep:
         )
         # AutoGraph would take seconds to convert layers, losses and the step.
         function = functools.partial(tf.function, autograph=False)
-        # A partial, since TensorFlow warns of functions with the same code as
-        # of one that it traces too often. Each training has a function.
+        # TensorFlow warns of retracing if many functions share their code, as
+        # those of several trainings do. It does not for a partial.
         self.run = function(functools.partial(self._run))
         self._gradients = function(
             self._batch_gradients, jit_compile=jit_compile
