@@ -253,7 +253,7 @@ def section(comparison: Comparison) -> str:
         comparison.machine,
         *comparison.facts,
         "Medians of rounds (least to most); the sides take turns. Rounds in "
-        "which other programs used more than {MOST_OF_OTHERS:.0%} of a core "
+        f"which other programs used more than {MOST_OF_OTHERS:.0%} of a core "
         "are discarded if there are undisturbed ones",
         ", ".join(packages),
     ]

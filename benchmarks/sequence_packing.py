@@ -61,7 +61,7 @@ def run(config: SequencePackingConfig) -> None:
     """Runs the benchmark."""
     fills = [
         [
-            *("WikiText's", "length", "examples", "one example per row"),
+            *("WikiText unit", "length", "examples", "one example per row"),
             *("packed", "examples per packed row"),
         ]
     ]

@@ -289,12 +289,13 @@ class TrainableTextModel(PredictingTextModel):
                 data, batch_size, epochs, seed, class_weight, steps_per_epoch
             )
             require_count("initial_epoch", initial_epoch)
-            is_continued = initial_epoch > 0
             self.num_steps = len(batches) * epochs
             self.usual_length = batches.usual_length
             if self._peak_learning_rate is not None:
                 self._restart(
-                    self._peak_learning_rate, self.num_steps, is_continued
+                    self._peak_learning_rate,
+                    self.num_steps,
+                    keep_state=initial_epoch > 0,
                 )
             self._build_state(batches)
             validation, options = self._validated(held_out, batch_size, options)
