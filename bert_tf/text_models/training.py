@@ -292,11 +292,7 @@ class TrainableTextModel(PredictingTextModel):
             self.num_steps = len(batches) * epochs
             self.usual_length = batches.usual_length
             if self._peak_learning_rate is not None:
-                self._restart(
-                    self._peak_learning_rate,
-                    self.num_steps,
-                    keep_state=initial_epoch > 0,
-                )
+                self._restart(self._peak_learning_rate, initial_epoch > 0)
             self._build_state(batches)
             validation, options = self._validated(held_out, batch_size, options)
             verbose = options.pop("verbose", "auto")
@@ -560,8 +556,9 @@ class TrainableTextModel(PredictingTextModel):
         arrays = features.arrays | {"sample_weight": weights}
         return dataclasses.replace(features, arrays=arrays)
 
-    def _restart(self, peak: float, num_steps: int, keep_state: bool) -> None:
+    def _restart(self, peak: float, keep_state: bool) -> None:
         """Resets the default optimizer for a new training."""
+        num_steps = self.num_steps
         self.optimizer.learning_rate = WarmupLinearDecay(
             peak, num_steps, math.floor(num_steps * WARMUP_SHARE)
         )
