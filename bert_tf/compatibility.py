@@ -163,7 +163,7 @@ def require_teacher(teacher: Any, task: Any, name: str) -> None:
         raise InputError(
             f"{name} is not a fine-tuned model of this task: {fault}."
         )
-    if task.head == "classifier":
+    if hasattr(task, "problem"):
         require_activation(
             name,
             teacher.activation_fn,

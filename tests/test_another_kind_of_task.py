@@ -119,6 +119,17 @@ def test_saved_and_loaded(trained, tmp_path):
         np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
+def test_a_model_learns_from_a_teacher(trained, start, tmp_path):
+    teacher, _ = trained
+    teacher.save_pretrained(tmp_path / "teacher")
+    losses = []
+    for given in (teacher, str(tmp_path / "teacher")):
+        model = NumberEstimator.from_pretrained(start)
+        fitted = model.fit(TEXTS, NUMBERS, teacher=given, verbose=0, **TRAINING)
+        losses.append(fitted.history["loss"])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
 @pytest.mark.graph
 def test_an_export_answers_what_predict_answers(trained, tmp_path):
     model, _ = trained

@@ -122,7 +122,7 @@ def _opened(
 ) -> Any:
     """Returns the text model of a checkpoint that fits the student."""
     options: dict[str, Any] = {"max_seq_length": student.max_seq_length}
-    if task.head == "classifier":
+    if hasattr(student, "problem"):
         # Only the teacher's logits are used.
         options["problem"] = student.problem
     if task.labels and not have_names(checkpoint.labels or ()):
