@@ -168,6 +168,7 @@ def test_pages_have_the_sections_of_all_programs(benchmarks):
         *(("performance", n) for n in ("training_step", "gpu", "serving")),
         *(("performance", n) for n in ("start", "tokenization", "triton")),
         *(("performance", n) for n in ("data_creation", "input_pipeline")),
+        ("performance", "prediction"),
         *(("performance", n) for n in ("corpus", "packing")),
         *(("equalities", "equalities"), ("faults", "faults")),
         *(("tpu_memory", "tpu"), ("results", "fine_tuning")),
