@@ -512,7 +512,7 @@ def test_errors_come_before_training(prepared, capsys, tmp_path, script):
     assert occupied.read_text() == "mine"
     (given["init_checkpoint"] / "vocab.txt").unlink()
     given["vocab_file"] = None
-    assert_refused(capsys, "ive --vocab_file", script, **given)
+    assert_refused(capsys, "ass --vocab_file", script, **given)
     assert not list((tmp_path / "out").rglob("*"))
     assert not (tmp_path / "export").exists()
 
