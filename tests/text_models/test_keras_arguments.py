@@ -725,7 +725,9 @@ def test_similar_documents_are_found(monkeypatch):
     for documents in (None, 3, "a b"):
         with refused("Texts or labels must be in a list or a column; got"):
             model.search("a", documents)
-    with refused("The length of a vector must be [0-9]+, the size of the model's"):
+    with refused(
+        "The length of a vector must be [0-9]+, the size of the model's"
+    ):
         model.similarity("a", np.ones([2, 3], np.float32))
 
 
