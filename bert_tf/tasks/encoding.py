@@ -286,8 +286,8 @@ class Encoding(RowEncoding[Example]):
 
     Attributes, in addition to `TextEncoding`'s:
       problem: One of `examples.PROBLEMS`, or "similarity": the label is the
-      similarity of two texts, each with its own sequence. labels: The names of
-      the classes, or of the choices, in the order of
+        similarity of two texts, each with its own sequence.
+      labels: The names of the classes, or of the choices, in the order of
         their ids; none for regression.
       num_choices: The number of choices for multiple choice, otherwise 0.
       doc_stride: If given, longer texts become windows, which start this many
@@ -295,7 +295,7 @@ class Encoding(RowEncoding[Example]):
         longer text (the second if equal) becomes windows, and the other one is
         truncated as it would be without windows. None truncates texts.
       window_pooling: How the logits of a text's windows are pooled, one of
-      `windows.WINDOW_POOLINGS`.
+        `windows.WINDOW_POOLINGS`.
 
     Raises:
       InputError: There are windows for multiple choice, or without room.
