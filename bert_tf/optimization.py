@@ -32,8 +32,8 @@ def layerwise_rates(
 ) -> tuple[tuple[str, float], ...]:
     """Returns rate multipliers that shrink from the heads to the embeddings.
 
-    Layer k of L gets decay^(L - k), the embeddings decay^(L + 1), pooler and
-    heads 1. Lower layers are more general and should change less in
+    Layer k = 0, ..., L - 1 gets decay^(L - k), the embeddings decay^(L + 1),
+    pooler and heads 1. Lower layers are more general and should change less in
     fine-tuning: Sun et al., "How to Fine-Tune BERT for Text Classification?"
     (arXiv 1905.05583, "layer-wise decreasing layer rate"), with 0.95 as the
     best value. ELECTRA's code has one more factor of `decay` for every layer.
@@ -236,8 +236,8 @@ class _MomentOptimizer(keras.optimizers.Optimizer):
     def apply(self, grads, trainable_variables=None) -> None:
         """Updates the variables with their gradients.
 
-        Sparse gradients become dense before clipping, which would not add up
-        repeated rows. As in the original, moments and weight decay change
+        Sparse gradients become dense first, since clipping would not add up
+        their repeated rows. As in the original, moments and weight decay change
         every row of an embedding table at every step.
         """
         variables = trainable_variables or self._trainable_variables
@@ -316,8 +316,8 @@ class _MomentOptimizer(keras.optimizers.Optimizer):
         state = variable, *moments
         gradient = _dense(gradient, variable)
         if kernels.compiles_updates():
-            # Functions share a program for arguments of one shape, if they
-            # get TensorFlow's variables.
+            # A `tf.function` uses one program for all variables of a shape only
+            # if it gets TensorFlow's variables, not Keras's.
             state = [
                 x.value if isinstance(x, keras.Variable) else x for x in state
             ]
@@ -483,7 +483,7 @@ class AdamWeightDecay(_MomentOptimizer):
       **kwargs: The arguments of every Keras optimizer, except `weight_decay`:
         `name`, `global_clipnorm`, `use_ema`, ... BERT trains with
         `global_clipnorm=1.0`. (On several replicas, Keras clips the gradients
-        of each before their sum.)
+        of each before it adds them up.)
 
     Raises:
       InputError: If `weight_decay` is passed, or an argument is out of range
@@ -580,7 +580,7 @@ def _dense(gradient, variable):
 
 
 def _precise(x):
-    """Casts lower precision than float32 to float32."""
+    """Casts a tensor of lower precision than float32 to float32."""
     dtype = keras.backend.standardize_dtype(x.dtype)
     return ops.cast(x, keras.backend.result_type(dtype, "float32"))
 

@@ -2,7 +2,7 @@
 
 Fine-tuning data is small enough to be read as a whole: 6 bytes per token, or
 300 MB for the 393,000 examples of MNLI at a sequence length of 128. A plan
-decides which rows form a batch. Free of TensorFlow.
+decides which rows form a batch. This module does not import TensorFlow.
 """
 
 import dataclasses
@@ -152,8 +152,8 @@ def training_plan(
     Args:
       lengths: The length of each row, integers [n]. Rows of one length stay in
         random order.
-      num_batches: A longer plan starts like a shorter one, except for the last
-        window of the shorter one.
+      num_batches: The number of batches. A longer plan starts with the batches
+        of a shorter one, except for the last window of the shorter one.
       batch_size: The number of rows in a batch.
       seed: Not negative; equal seeds give equal plans.
 
@@ -173,13 +173,13 @@ def epoch_plan(
 ) -> list[np.ndarray]:
     """Plans one epoch: every row once, in the order of `training_plan`.
 
-    A plan of whole epochs has the same batches, except where it sorts the end
-    of one epoch together with the start of the next.
+    A `training_plan` has the same batches, except where it sorts the end of one
+    epoch together with the start of the next.
 
     Args:
       lengths: The length of each row, integers [n].
       batch_size: The number of rows in a batch; the last batch may be smaller.
-      seed: Not negative; equal to the seed of `training_plan` for its order.
+      seed: Not negative. The same seed as in `training_plan` gives its order.
       epoch: The number of the epoch, from 0.
 
     Returns:
@@ -201,7 +201,7 @@ def _epoch_order(num_rows: int, seed: int, epoch: int) -> np.ndarray:
 def _similar_rows(
     plan: np.ndarray, lengths: np.ndarray, seed: int, start: int = 0
 ) -> np.ndarray:
-    """Swaps rows of nearby batches, so that a batch has similar lengths.
+    """Swaps rows of nearby batches to get batches of similar lengths.
 
     Args:
       plan: The rows of batches in random order, integers [batches, b].
@@ -241,11 +241,11 @@ def evaluation_plan(
     Args:
       lengths: The padded length of each row, from 1 to `max_length`, [n].
       max_length: The longest possible length.
-      batch_size: Rows of `max_length` in a shard's batch. Every other batch
-        has a multiple of this.
+      batch_size: The number of rows in a shard's batch of length `max_length`.
+        Other batches have a multiple of it.
       num_shards: The number of readers that share the rows of each batch.
-      is_filled: Whether the last batch is as large as others of its length, so
-        that its shape is not an additional one.
+      is_filled: Whether the last batch is filled to the size of the others of
+        its length, which avoids an additional shape.
     """
     order = np.argsort(-lengths, kind="stable").astype(np.int32)
     batches, batch_lengths = [], []

@@ -75,7 +75,7 @@ def plan(
     keep_optimizer: bool = False,
     drop: Sequence[str] = (),
 ) -> Conversion:
-    """Decides what becomes of every variable; writes nothing.
+    """Plans what happens to each variable, without writing anything.
 
     Args:
       source: The checkpoint to convert.
@@ -324,9 +324,9 @@ class Check:
 def verify(conversion: Conversion, written: Pretrained) -> list[Check]:
     """Compares the written checkpoint, opened again, with its source.
 
-    If `torch` and `transformers` are installed, their own model runs the
-    Hugging Face folders too. A source folder that they cannot run is skipped;
-    a written one that they cannot run is a failure.
+    If `torch` and `transformers` are installed, Hugging Face folders are also
+    compared with the outputs of Hugging Face's own model. If that model cannot
+    run, a source folder is skipped, and a written folder fails.
     """
     source = conversion.target
     assert source.config is not None
@@ -392,7 +392,7 @@ def probe_batch(config: BertConfig, head: str) -> dict[str, np.ndarray]:
 
 
 def _run(pretrained: Pretrained, probe: Mapping) -> dict[str, np.ndarray]:
-    """Returns the outputs of this project's model that have weights."""
+    """Returns the outputs of this project's model, without a new pooler's."""
     assert pretrained.head is not None
     outputs = keras_files.build_model(pretrained)(dict(probe))
     names = [*HEADS[pretrained.head].outputs]
@@ -432,7 +432,10 @@ def _check_transformers(
 
 
 def _failures_of_hub() -> tuple[type[Exception], ...]:
-    """Returns the errors of wrong types in a config.json: not ValueErrors."""
+    """Returns the errors that huggingface_hub raises for an invalid config.
+
+    They are raised for wrong types in a config.json, and are not ValueErrors.
+    """
     from huggingface_hub import errors
 
     strict = getattr(errors, "StrictDataclassError", None)
@@ -466,7 +469,7 @@ def run_transformers(
 
 
 def _distance(ours: Mapping, theirs: Mapping) -> float:
-    """Returns the largest difference; NaN if only one end has a NaN."""
+    """Returns the largest difference; NaN if only one side has a NaN."""
     gaps = []
     for name, value in ours.items():
         if value.shape != theirs[name].shape:
@@ -481,7 +484,10 @@ def _distance(ours: Mapping, theirs: Mapping) -> float:
 
 
 def _are_same(before: np.ndarray, after: np.ndarray) -> bool:
-    """Returns whether bits are equal, or numbers if the dtypes differ."""
+    """Returns whether two arrays are equal.
+
+    Arrays of one dtype must have equal bits, others equal numbers.
+    """
     before, after = np.asarray(before), np.asarray(after)
     if before.shape != after.shape:
         return False

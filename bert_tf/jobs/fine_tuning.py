@@ -79,7 +79,7 @@ class Split:
             object.__setattr__(self, "is_predicted", True)
 
 
-# Maps rows to the `predictions` of a task for all of them.
+# Maps rows to the task's `predictions` for these rows.
 Predict = Callable[[Features], dict[str, np.ndarray]]
 
 
@@ -108,7 +108,7 @@ class Steps:
         """Raises InputError if the task cannot be trained with the settings."""
 
     def complete(self, split: Split) -> Split:
-        """Returns a loaded split with what its records do not contain."""
+        """Adds what the records do not contain to a loaded split."""
         return split
 
     def evaluate(
@@ -161,19 +161,19 @@ def fine_tune(
       config: The options, complete as `start.resolve` returns them.
       start: The checkpoint, vocabulary and casing to start from.
       task: The task.
-      splits: What `settings.splits` names, read and checked.
+      splits: The splits that `settings.splits` names, read and checked.
       name: The name of the task, and of an exported model.
       steps: The steps that depend on the kind of task.
       serve: Wraps a model in a `Served`, to export it.
       metrics: The metrics that --save_best may name, with "eval_". The first
         decides between several trainings by default. Default: the task's.
-      facts: Other facts that all runs of one training share, or that should be
-        recorded differently.
+      facts: Further facts that all runs of one training share. They replace
+        recorded facts of the same name.
       inputs: Further files that the run reads.
 
     Raises:
-      InputError: The options, the files or the devices do not fit. Nothing of
-        an earlier run has been changed.
+      InputError: If the options, files or devices are invalid or do not fit
+        together. The files of an earlier run are then unchanged.
     """
     if config.do_export and serve is None:
         raise InputError(f"Models of {name} cannot be exported.")
@@ -208,7 +208,7 @@ def _prepare(
     steps: Steps,
     metrics: Sequence[str] | None,
 ) -> Trainings:
-    """Returns the trainings, all of whose input has been checked."""
+    """Checks all inputs and returns the trainings."""
     num_rows, teacher = None, None
     if config.do_train:
         [train] = (split for split in splits if split.name == "train")

@@ -28,10 +28,10 @@ _BLANK = " "
 
 
 class LineTable(tf.saved_model.experimental.TrackableResource):
-    """A table of the lines of a file by number.
+    """A table of the lines of a file, by line number.
 
-    `tf.lookup` names a table after the path of its file, and this path would be
-    stored in the export.
+    A table of `tf.lookup` would be named after the path of its file, and the
+    export would contain this path.
     """
 
     def __init__(self, file: tf.saved_model.Asset, name: str):
@@ -54,7 +54,7 @@ class LineTable(tf.saved_model.experimental.TrackableResource):
         )
 
     def lookup(self, numbers: tf.Tensor) -> tf.Tensor:
-        """Returns the lines of integers of any shape, "" for unknown ones."""
+        """Returns the lines of line numbers of any shape; "" if unknown."""
         numbers = tf.cast(numbers, tf.int64)
         lines = tf.raw_ops.LookupTableFindV2(
             table_handle=self.resource_handle, keys=numbers, default_value=""
@@ -298,7 +298,7 @@ class ServedRows(Served):
         Returns:
           The number of rows of each text, int32 [B], by its `count_name`;
           `tokens` and `INPUTS`, [B, N, S], where N is the largest number of
-          rows: see `rows_by_text`. Without rows see `Served`.
+          rows: see `rows_by_text`. If texts are not split, see `Served`.
         """
         if not self._is_split:
             return super().tokenize(texts)
@@ -311,9 +311,9 @@ class ServedRows(Served):
 
 
 class ServedWindows(ServedRows):
-    """A model of texts that may have any length, if there is a `doc_stride`.
+    """A model that splits texts into windows, as in training.
 
-    They are then split into windows as in training.
+    Without a `doc_stride`, texts are truncated instead.
     """
 
     @property

@@ -34,7 +34,8 @@ class PretrainingTask(Task):
     Args:
       config: The configuration of the model.
       max_seq_length: The sequence length of the records.
-      max_predictions_per_seq: Masked positions of a record, with padding.
+      max_predictions_per_seq: The number of masked positions of a record,
+        including padding.
       next_sentence: Whether the second objective is trained and scored; if
         not, records need not have its labels.
       objective: One of `OBJECTIVES`. A causal LM needs batches of

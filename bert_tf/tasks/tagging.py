@@ -89,7 +89,7 @@ class TaggingTask(FineTuningTask):
     def soft_losses(
         self, features: Mapping, outputs: Mapping, temperature: float
     ) -> Any:
-        """See `FineTuningTask`; of all positions, float32 [B, S]."""
+        """See `FineTuningTask`; returns all positions, float32 [B, S]."""
         theirs = ops.swapaxes(features["teacher_logits"], 1, 2)
         return divergence(theirs, outputs["logits"], temperature)
 
@@ -134,8 +134,8 @@ class TaggingTask(FineTuningTask):
     ) -> dict[str, float]:
         """Returns the accuracy and the mean loss of the words.
 
-        With the sentences also `metrics.entity_scores`, if all labels are tags
-        of entities, in IOB2 or another scheme.
+        If `sentences` are passed and all labels are tags of entities, in IOB2
+        or another scheme, the metrics include `metrics.entity_scores`.
         """
         scores = self._word_scores(predictions)
         if sentences is None or not self._are_entities():

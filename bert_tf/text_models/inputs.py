@@ -18,7 +18,7 @@ _MOST_ROUNDING = 1e-3
 
 
 def x_y_weights(data: Any) -> tuple[Any, Any, Any]:
-    """Returns validation data: x, and y and sample_weight or None."""
+    """Splits validation data into x, y and sample_weight; None if missing."""
     if not isinstance(data, tuple) or is_single(data) or len(data) > 3:
         return data, None, None
     return *data, *[None] * (3 - len(data))
@@ -68,10 +68,10 @@ def parts_of(
 
     Args:
       x: The data set of texts and, if `required`, labels and perhaps weights.
-      y: None.
+      y: Must be None, since the data set has the labels.
       weights: The weight of each text, if the data set has none.
       required: Whether there must be labels.
-      size: The number of texts.
+      size: The number of texts of a part; None: all.
 
     Raises:
       InputError: If labels are missing, labels or weights are passed twice, or
@@ -139,7 +139,7 @@ def _equally_long(data: Part) -> tuple[Part, int]:
 
 
 def count_texts(dataset: Any) -> int:
-    """Returns the number of texts of a `tf.data.Dataset`, which may read it.
+    """Counts the texts of a `tf.data.Dataset`; may read all of it.
 
     Raises:
       InputError: If the data set has no end.
@@ -158,7 +158,7 @@ def count_texts(dataset: Any) -> int:
 
 
 def hold_out(x: Any, y: Any, weights: Any, share: float) -> tuple[Part, Part]:
-    """Returns the first rows of x, y and weights, and the last `share`.
+    """Splits x, y and weights into rows to train on and the last `share`.
 
     Raises:
       InputError: If `share` is not between 0 and 1, or a part has no rows, or
@@ -193,7 +193,7 @@ def sample_weights(values: Any, count: int) -> np.ndarray:
     """Returns the weight of each text, float32 [count].
 
     Raises:
-      InputError: If there are more or fewer, or one is not a number.
+      InputError: If there are not `count` weights, or one is not a number.
     """
     try:
         weights = np.array(plain(values), np.float32)
@@ -416,7 +416,7 @@ def is_single(x: Any) -> bool:
 
 
 def text_of(value: Any, where: int) -> str:
-    """Returns a string, without invalid UTF-8 as in an export.
+    """Returns a string; drops invalid UTF-8 from bytes, as an export does.
 
     Raises:
       InputError: If the value is neither a string nor bytes.
@@ -514,7 +514,7 @@ def as_lists(x: Any) -> list[tuple[str | None, ...]]:
 
 def _transposed(rows: Iterable[Any], are_lists: bool) -> list[list[Any]]:
     try:
-        # Two characters are not a pair.
+        # A string of two characters is not a pair.
         pairs = [() if isinstance(x, (str, bytes)) else x for x in rows]
         if are_lists:
             return [[*column] for column in itertools.zip_longest(*pairs)]

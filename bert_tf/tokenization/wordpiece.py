@@ -40,7 +40,10 @@ class UnknownTokenError(InputError, KeyError):
 
 
 class UnknownIdError(InputError, IndexError):
-    """An error for an id that is not in the vocabulary; an IndexError too."""
+    """An error for an id that is not in the vocabulary.
+
+    An IndexError too, as for any list.
+    """
 
 
 class Token(NamedTuple):
@@ -49,7 +52,7 @@ class Token(NamedTuple):
     text: str  # As in the vocabulary.
     id: int
     start: int  # The index of its first character in the original text.
-    end: int  # The index after its last character and stripped accents.
+    end: int  # The index after its last character, with stripped accents.
 
 
 class _Cache(dict):

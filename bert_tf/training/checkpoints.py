@@ -24,7 +24,7 @@ from bert_tf.errors import InputError, in_file, listed, reason
 
 INDEX = ".index"
 DATA = ".data-00000-of-00001"
-# TensorFlow's errors for damaged files; LookupError for too short ones.
+# TensorFlow's errors for damaged files; LookupError for truncated ones.
 _UNREADABLE = (tf.errors.OpError, LookupError, RuntimeError, ValueError)
 
 _ENDING = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
@@ -175,8 +175,8 @@ class Reader:
             files.require_file(prefix + ending)
         self.path = prefix
         try:
-            # `tf.train.load_checkpoint` would take the prefix for a folder
-            # where folders are only prefixes of names, as in gs://.
+            # In gs://, where folders are only prefixes of names,
+            # `tf.train.load_checkpoint` would mistake the prefix for a folder.
             self._reader = tf.compat.v1.train.NewCheckpointReader(prefix)
         except _UNREADABLE as error:
             raise self._unreadable(error) from error
@@ -266,7 +266,10 @@ class CheckpointManager:
         return prefix
 
     def remove_leftovers(self) -> None:
-        """Removes incomplete files of killed runs; for the writing process."""
+        """Removes incomplete files of killed runs.
+
+        Only the process that writes the checkpoints may call this.
+        """
         self._remove_others(self.steps())
 
     def _write_state(self, steps: list[int]) -> None:
