@@ -219,9 +219,7 @@ def command_of(
         return [python, program, json.dumps(setup)]
     if side == FIT:
         program = str(sides.PEERS / "text_model_fit.py")
-        # With `peers` on the path one core is idle: 94 steps take 45 s instead
-        # of 29, for an unknown reason.
-        return [sys.executable, "-P", program, json.dumps(values)]
+        return [sys.executable, program, json.dumps(values)]
     if side == KERAS_HUB:
         python = sides.peer_python(config.pythons, KERAS_HUB)
         program = str(sides.PEERS / "keras_hub_classifier.py")

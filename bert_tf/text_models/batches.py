@@ -76,7 +76,12 @@ class StepArguments(keras.utils.PyDataset):
             output_signature=tf.nest.map_structure(signature, self.example()),
         )
         counted = tf.data.experimental.assert_cardinality(len(self))
-        return dataset.apply(counted).prefetch(tf.data.AUTOTUNE)
+        # The thread that tunes a pipeline sleeps for up to a minute, and the
+        # iterator cannot be deleted before it wakes: `fit` waited 15 s at the
+        # end of a training of 30 s.
+        options = tf.data.Options()
+        options.autotune.enabled = False
+        return dataset.apply(counted).prefetch(2).with_options(options)
 
 
 class Batches(StepArguments):

@@ -11,7 +11,7 @@ from sklearn import metrics as sklearn_metrics
 import bert_tf
 from bert_tf import metrics
 from bert_tf.metrics import usual_metrics
-from bert_tf.text_models import embedding, training
+from bert_tf.text_models import batches, embedding, training
 from bert_tf.text_models.inputs import class_weights, parts_of
 from bert_tf.text_models.label_metrics import reciprocal_ranks
 from bert_tf.text_models.progress import Validation
@@ -773,3 +773,16 @@ def test_weights_of_a_data_set_are_counted_and_given_once():
     weighted = dataset.map(lambda x, y: (x, y, 1.0))
     with refused("The data set has the weights: leave out sample_weight"):
         list(parts_of(weighted, None, [1.0] * 3, True, None))
+
+
+def test_the_data_of_fit_has_no_tuning_thread():
+    """It sleeps for up to a minute, for which `fit` would wait at its end."""
+
+    class Steps(batches.StepArguments):
+        def __len__(self):
+            return 2
+
+        def __getitem__(self, index):
+            return (np.zeros(3, np.float32),)
+
+    assert Steps().for_backend().options().autotune.enabled is False
