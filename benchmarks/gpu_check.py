@@ -25,7 +25,8 @@ from bert_tf.errors import InputError
 from bert_tf.options import Options, option
 
 STEPS = 6
-# How far weights may end apart; in half precision, from those of float32.
+# The largest differences of weights from the first check's, which trains in
+# float32: for other runs in float32, and in half precision.
 APART, HALF_APART = 1e-5, 1e-3
 ONE_DEVICE = layouts.LAYOUTS["one_device"]
 TWO_PROCESSES = layouts.LAYOUTS["two_workers"]

@@ -49,15 +49,12 @@ def step_bytes(
     """Returns the bytes for parameters, and those for activations."""
     hidden, inner = config.hidden_size, config.intermediate_size
     layers, heads = config.num_hidden_layers, config.num_attention_heads
-    in_layer = 4 * hidden**2 + 2 * hidden * inner + 9 * hidden + inner
-    embeddings = config.vocab_size + config.max_position_embeddings + 2
-    parameters = layers * in_layer + (embeddings + hidden) * hidden
     width = 2 if is_half else 4
     values = 9 * hidden + 2 * inner + 2 * heads * length
     row = length * layers * width * values
     if is_pretraining:
         row += int(MASKED * length) * 8 * config.vocab_size
-    return 16 * parameters, batch_size * row
+    return 16 * config.num_parameters(), batch_size * row
 
 
 def largest_batch(config: BertConfig, length: int, memory: int, **how) -> int:

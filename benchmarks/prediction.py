@@ -13,7 +13,6 @@ text.
 import bert_tf.quiet_tensorflow
 
 # isort: split
-import csv
 import dataclasses
 import itertools
 import json
@@ -26,11 +25,13 @@ import comparison
 import keras
 import numpy as np
 import sides
-from serving import HEAD_DEVIATION
+from serving import randomize, request, sentences
 
 import bert_tf
-from bert_tf import cli, files
+from bert_tf import cli
 from bert_tf.options import option
+from bert_tf.tasks.conll import read_conll
+from bert_tf.tasks.questions import read_questions
 from bert_tf.variables import checkpoint_variables
 
 BATCH_SIZE = 32
@@ -42,68 +43,60 @@ TITLES = {comparison.OURS: "bert_tf", PEER: "Hugging Face"}
 
 def sst_texts() -> Iterator[str]:
     """Yields texts of SST-2."""
-    lines = files.read_text(str(sides.DATA / "glue/SST-2/train.tsv"))
-    reader = csv.DictReader(
-        lines.splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE
-    )
-    for row in reader:
-        yield row["sentence"].strip()
+    for text in sentences(str(sides.DATA / "glue/SST-2/train.tsv")):
+        yield text.strip()
 
 
 def squad_pairs() -> Iterator[tuple[str, str]]:
     """Yields questions and contexts of SQuAD."""
-    data = files.read_json(str(sides.DATA / "squad/dev-v1.1.json"))["data"]
-    for article in data:
-        for paragraph in article["paragraphs"]:
-            for row in paragraph["qas"]:
-                yield row["question"], paragraph["context"]
+    path = str(sides.DATA / "squad/dev-v1.1.json")
+    for question in read_questions(
+        path, with_negative=False, needs_answers=False
+    ):
+        yield question.question, question.context
 
 
 def conll_sentences() -> Iterator[str]:
     """Yields sentences of CoNLL-2003, with spaces between the words."""
-    text = files.read_text(str(sides.DATA / "conll2003/eng.testa"))
-    for block in text.split("\n\n"):
-        words = [line.split()[0] for line in block.splitlines() if line.strip()]
-        if words and words != ["-DOCSTART-"]:
-            yield " ".join(words)
+    file = read_conll(str(sides.DATA / "conll2003/eng.testa"))
+    for sentence in file.sentences:
+        yield " ".join(sentence.words)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Kind:
     """A kind of text model, and what it is asked."""
 
-    title: str
     model: type
     texts: Callable[[], Iterator[Any]]
     num_texts: int
-    max_seq_length: int
+    max_seq_length: int = 128
     peer: str = "transformers"
     # Further arguments of the text model.
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
     # The variable of its head.
     head: str = "output_weights"
 
+    @property
+    def title(self) -> str:
+        return self.model.__name__
+
 
 KINDS = {
     "embedding": Kind(
-        title="TextEmbedder",
         model=bert_tf.TextEmbedder,
         texts=sst_texts,
         num_texts=3_000,
-        max_seq_length=128,
         peer="sentence_transformers",
         head="",
     ),
     "classification": Kind(
-        title="TextClassifier",
         model=bert_tf.TextClassifier,
         texts=sst_texts,
         num_texts=3_000,
-        max_seq_length=128,
         options={"labels": ["a", "b"]},
     ),
     "question_answering": Kind(
-        title="QuestionAnswerer",
         model=bert_tf.QuestionAnswerer,
         texts=squad_pairs,
         num_texts=200,
@@ -112,11 +105,9 @@ KINDS = {
         head="cls/squad/output_weights",
     ),
     "tagging": Kind(
-        title="TokenTagger",
         model=bert_tf.TokenTagger,
         texts=conll_sentences,
         num_texts=1_000,
-        max_seq_length=128,
         options={"labels": ["a", "b", "c"]},
     ),
 }
@@ -137,11 +128,10 @@ class PredictionConfig(comparison.BenchmarkOptions):
 
 def run(config: PredictionConfig) -> comparison.Comparison:
     """Runs the benchmark."""
-    chosen = config.chosen(TITLES)
+    comparison.require_known("kinds", config.kinds, KINDS)
     results = comparison.Comparison(
         "Prediction: texts in, answers out", "texts/s", TITLES
     )
-    comparison.require_known("kinds", config.kinds, KINDS)
     for name in config.kinds or KINDS:
         kind = KINDS[name]
         count = max(1, int(kind.num_texts * config.share))
@@ -150,43 +140,53 @@ def run(config: PredictionConfig) -> comparison.Comparison:
             checkpoint = config.init_checkpoint or sides.minilm()
             model = write_model(kind, checkpoint, folder)
             programs = {
-                side: program_of(config, name, model, side) for side in chosen
+                side: program_of(config, name, model, side)
+                for side in config.chosen(TITLES)
             }
-            with sides.started(programs) as processes:
-                results.facts.append(compared(kind, processes, texts))
-                cases = [
-                    comparison.Case(
-                        f"{kind.title}, {title}",
-                        sum(map(len, batches)),
-                        dict.fromkeys(processes, request(batches)),
-                    )
-                    for title, batches in (
-                        (f"{len(texts):,} texts", [texts]),
-                        ("one at a time", [[text] for text in texts[:MOST]]),
-                    )
-                ]
-                comparison.take_turns(results, cases, processes, config)
-                versions = {n: side.versions for n, side in processes.items()}
-            once = json.dumps(request([texts[:1]]))
-            commands = {
-                side: sides.Command(
-                    [
-                        python,
-                        str(sides.PEERS / program),
-                        json.dumps(setup),
-                        once,
-                    ],
-                    versions[side],
-                )
-                for side, (python, program, setup) in programs.items()
-            }
-            case = comparison.Case(
-                f"{kind.title}, load and answer one text",
-                1,
-                dict.fromkeys(commands, ()),
-            )
-            comparison.take_turns(results, [case], commands, config)
+            measure(kind, texts, programs, results, config)
     return comparison.report(results, config, "prediction")
+
+
+# Interpreter, program and setup; see `sides.started`.
+Program = tuple[str, str, dict[str, Any]]
+
+
+def measure(
+    kind: Kind,
+    texts: Sequence[Any],
+    programs: Mapping[str, Program],
+    results: comparison.Comparison,
+    config: PredictionConfig,
+) -> None:
+    """Measures loaded models, then whole processes."""
+    with sides.started(programs) as processes:
+        results.facts.append(compared(kind, processes, texts))
+        cases = [
+            comparison.Case(
+                f"{kind.title}, {title}",
+                len(given),
+                dict.fromkeys(processes, request(given, size)),
+            )
+            for title, given, size in (
+                (f"{len(texts):,} texts", texts, len(texts)),
+                ("one at a time", texts[:MOST], 1),
+            )
+        ]
+        comparison.take_turns(results, cases, processes, config)
+    once = json.dumps(request(texts[:1], 1))
+    commands = {
+        side: sides.Command(
+            [python, str(sides.PEERS / program), json.dumps(setup), once],
+            processes[side].versions,
+        )
+        for side, (python, program, setup) in programs.items()
+    }
+    case = comparison.Case(
+        f"{kind.title}, load and answer one text",
+        1,
+        dict.fromkeys(commands, ()),
+    )
+    comparison.take_turns(results, [case], commands, config)
 
 
 def write_model(kind: Kind, checkpoint: str, folder: str) -> str:
@@ -197,17 +197,15 @@ def write_model(kind: Kind, checkpoint: str, folder: str) -> str:
     )
     if not kind.head:
         return checkpoint
-    kernel = checkpoint_variables(model.model)[kind.head]
-    draw = np.random.default_rng(0)
-    kernel.assign(draw.normal(0, HEAD_DEVIATION, kernel.shape))
+    randomize(checkpoint_variables(model.model)[kind.head])
     model.save_pretrained(folder)
     return folder
 
 
 def program_of(
     config: PredictionConfig, name: str, model: str, side: str
-) -> tuple[str, str, dict[str, Any]]:
-    """Returns the interpreter, the program and its setup for a side."""
+) -> Program:
+    """Returns what `sides.started` starts for a side."""
     kind = KINDS[name]
     is_ours = side == comparison.OURS
     python = (
@@ -227,18 +225,12 @@ def program_of(
     return python, "text_models.py", setup
 
 
-def request(
-    batches: Sequence[Sequence[Any]], with_answers: bool = False
-) -> dict[str, Any]:
-    return {"batches": batches, "with_answers": with_answers}
-
-
 def compared(
     kind: Kind, processes: Mapping[str, sides.Process], texts: Sequence[Any]
 ) -> str:
     """Lets all sides answer all texts; returns how far the answers differ."""
     ours, *others = (
-        side.ask(request([texts], with_answers=True))["answers"]
+        side.ask(request(texts, len(texts), True))["answers"]
         for side in processes.values()
     )
     facts = [f"{kind.title}: {len(texts):,} texts"]

@@ -27,6 +27,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import comparison
+import keras
 import numpy as np
 import sides
 
@@ -181,13 +182,18 @@ def read_texts(path: str) -> list[str]:
     Raises:
       InputError: The texts are too few.
     """
-    lines = files.read_text(path).splitlines()
-    reader = csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
-    texts = [row["sentence"] for row in reader]
+    texts = sentences(path)
     if len(texts) < MANY:
         message = f"expected {MANY} texts or more, found {len(texts)}."
         raise in_file(path, message)
     return texts[: len(texts) // MANY * MANY]
+
+
+def sentences(path: str) -> list[str]:
+    """Returns the column `sentence` of a TSV file with a header."""
+    lines = files.read_text(path).splitlines()
+    reader = csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
+    return [row["sentence"] for row in reader]
 
 
 def joined(texts: Sequence[str]) -> list[str]:
@@ -201,9 +207,7 @@ def write_classifier(checkpoint: str, folder: str) -> None:
     encoder = open_pretrained(checkpoint)
     model = bert_tf.BertClassifier(encoder.config, len(LABELS))
     bert_tf.load_checkpoint(model, checkpoint)
-    kernel = checkpoint_variables(model)["output_weights"]
-    draw = np.random.default_rng(0)
-    kernel.assign(draw.normal(0, HEAD_DEVIATION, kernel.shape))
+    randomize(checkpoint_variables(model)["output_weights"])
     files.makedirs(folder)
     weights = ModelWeights(model, checkpoint)
     huggingface.write(
@@ -212,6 +216,12 @@ def write_classifier(checkpoint: str, folder: str) -> None:
             encoder, weights=weights, labels=LABELS, head="classifier"
         ),
     )
+
+
+def randomize(kernel: keras.Variable) -> None:
+    """Gives the kernel of a head the same random values in every run."""
+    draw = np.random.default_rng(0)
+    kernel.assign(draw.normal(0, HEAD_DEVIATION, kernel.shape))
 
 
 def request(

@@ -4,7 +4,7 @@
 
 trains and evaluates a classifier with `fit`, as KerasHub's users do, with the
 recipe of the other sides except for the warm-up. The keys are the flags of our
-scripts; the tasks are those of classes. The last line printed is JSON:
+scripts; regression tasks are not supported. The last line printed is JSON:
 accuracy, loss, the time of `fit`, versions. It needs keras_hub.txt, and nothing
 of bert_tf.
 """

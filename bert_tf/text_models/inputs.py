@@ -126,16 +126,20 @@ def _equally_long(data: Part) -> tuple[Part, int]:
     if not isinstance(columns, tuple):
         columns = (columns,)
     count = len(columns[0]) if columns else 0
-    if data.y is not None and len(data.y) != count:
-        raise wrong_value(
-            "The number of labels",
-            f"{count}, the number of texts",
-            len(data.y),
-        )
+    if data.y is not None:
+        require_as_many_labels(data.y, count)
     weights = data.weights
     if weights is not None:
         weights = sample_weights(weights, count)
     return Part(x, data.y, weights), count
+
+
+def require_as_many_labels(labels: Sequence[Any], count: int) -> None:
+    """Raises InputError unless there are as many labels as texts."""
+    if len(labels) != count:
+        raise wrong_value(
+            "The number of labels", f"{count}, the number of texts", len(labels)
+        )
 
 
 def count_texts(dataset: Any) -> int:

@@ -12,7 +12,7 @@ import numpy as np
 from bert_tf.config import positive_integer
 from bert_tf.data.batching import Features
 from bert_tf.data.schema import INPUTS
-from bert_tf.errors import InputError, wrong_value
+from bert_tf.errors import InputError
 from bert_tf.pretrained import warn_if_random
 from bert_tf.tasks.examples import Example
 from bert_tf.tasks.task import FineTuningTask
@@ -25,6 +25,7 @@ from bert_tf.text_models.inputs import (
     is_empty,
     is_single,
     plain,
+    require_as_many_labels,
     require_present,
     rows_to_predict,
 )
@@ -70,12 +71,7 @@ class PredictingTextModel(TrainableModel, abc.ABC):
         if not columns[0]:
             raise InputError("There are no texts.")
         labels = [None] * len(columns[0]) if y is None else plain(y)
-        if len(labels) != len(columns[0]):
-            raise wrong_value(
-                "The number of labels",
-                f"{len(columns[0])}, the number of texts",
-                len(labels),
-            )
+        require_as_many_labels(labels, len(columns[0]))
         if y is not None:
             require_present(labels, "example", "label")
         return [

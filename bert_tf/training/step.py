@@ -94,8 +94,8 @@ class TrainingStep:
         )
         # AutoGraph would take seconds to convert layers, losses and the step.
         function = functools.partial(tf.function, autograph=False)
-        # TensorFlow warns of retracing if many functions share their code, as
-        # those of several trainings do. It does not for a partial.
+        # A partial, because TensorFlow warns of retracing if many functions
+        # share their code, as the steps of several trainings do.
         self.run = function(functools.partial(self._run))
         self._gradients = function(
             self._batch_gradients, jit_compile=jit_compile
