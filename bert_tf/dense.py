@@ -49,17 +49,16 @@ class Dense(keras.layers.Dense):
         """Maps floats [..., F] to [..., units]."""
         return self._apply(self._product, inputs)
 
-    def parts(self, x) -> list:
+    def parts(self, x, activation: Callable | None = None) -> list:
         """Maps floats [..., F] to parts of the columns, [..., units / n].
 
         It is one part unless the layer is split; see `splitting`.
         """
-        if self not in _parts.get():
-            return [self(x)]
-        return [
-            self._apply(functools.partial(_affine, kernel, bias), x)
-            for kernel, bias in _parts.get()[self]
+        parts = [
+            functools.partial(_affine, kernel, bias)
+            for kernel, bias in _parts.get().get(self, ())
         ]
+        return [self._apply(part, x, activation) for part in parts or [self]]
 
     def of_parts(self, x):
         """Maps floats [..., F], or a list of parts of them, to [..., units]."""
@@ -75,18 +74,21 @@ class Dense(keras.layers.Dense):
             y += self._apply(functools.partial(ops.matmul, x2=kernel), part)
         return y
 
-    def _apply(self, function: Callable, x):
+    def _apply(self, function: Callable, x, activation: Callable | None = None):
         """Applies a function of [N, F] or [..., F] to floats [..., F]."""
-        # On CPUs TensorFlow fuses the bias into the matrix product, unless the
-        # product is reshaped first. A separate addition costs a tenth of the
-        # product's time in bfloat16. In float32 it is free in training and
-        # costs a single text 4 % of its time. So inputs are flattened to rows
-        # first, except on TPUs, where that takes 7 % more memory.
+        # On CPUs TensorFlow fuses the bias, and a GELU, into the matrix
+        # product, unless the product is reshaped first. A separate addition
+        # costs a tenth of the product's time in bfloat16. In float32 it is free
+        # in training and costs a single text 4 % of its time. So inputs are
+        # flattened to rows first, except on TPUs, where that takes 7 % more
+        # memory.
         is_half = self.compute_dtype in ("bfloat16", "float16")
-        if not (is_half or _parts.get()) or kernels.is_all_compiled():
-            return function(x)
+        is_fused = is_half or _parts.get() or activation is not None
+        if len(x.shape) == 2 or not is_fused or kernels.is_all_compiled():
+            y = function(x)
+            return y if activation is None else activation(y)
         *outer, width = ops.shape(x)
-        rows = function(ops.reshape(x, (-1, width)))
+        rows = self._apply(function, ops.reshape(x, (-1, width)), activation)
         return ops.reshape(rows, (*outer, rows.shape[-1]))
 
     def _product(self, x):

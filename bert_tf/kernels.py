@@ -188,7 +188,7 @@ def gelu(x, approximate: bool):
     if approximate:
         wide = keras.activations.gelu(wide, approximate=True)
     else:
-        wide = 0.5 * wide * (1.0 + ops.erf(wide * math.sqrt(0.5)))
+        wide = wide * (0.5 * (1.0 + ops.erf(wide * math.sqrt(0.5))))
     return ops.cast(wide, x.dtype)
 
 

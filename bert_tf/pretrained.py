@@ -201,6 +201,8 @@ def open_pretrained(path: str | os.PathLike[str]) -> Pretrained:
         of its author.
     """
     path = files.path_text(path)
+    if not path:
+        raise InputError("The path of the checkpoint is empty.")
     pretrained = _open(path)
     if pretrained.do_lower_case is None:
         pretrained = dataclasses.replace(

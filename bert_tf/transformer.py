@@ -341,7 +341,7 @@ class Intermediate(BertLayer):
     def call(self, x):
         """Maps floats [B, S, H] to [B, S, I], as a list if it is split."""
         activation = ACTIVATIONS[self.config.hidden_act]
-        parts = [activation(part) for part in self.dense.parts(x)]
+        parts = self.dense.parts(x, activation)
         return parts if len(parts) > 1 else parts[0]
 
 

@@ -110,6 +110,11 @@ def test_refuses_other_paths(tmp_path, path, message):
         open_pretrained(path if "//" in path else f"{tmp_path}/{path}")
 
 
+def test_refuses_an_empty_path():
+    with refused("path of the checkpoint is empty"):
+        open_pretrained("")
+
+
 def test_ignores_a_damaged_list_of_checkpoints(folders, tmp_path):
     copy(folders / "google", tmp_path)
     for content in (b"\xff\xfe", b"cut: {", b"model_checkpoint_path: 3"):

@@ -10,6 +10,7 @@ from keras import ops
 
 from bert_tf.config import BertConfig
 from bert_tf.data.schema import Schema
+from bert_tf.errors import InputError
 from bert_tf.tasks.encoding import RowEncoding
 from bert_tf.variables import checkpoint_variables
 
@@ -216,6 +217,11 @@ class FineTuningTask(Task):
         """See `Task`; sums over the elements of a row."""
         [name] = self.loss_names
         losses = self.element_losses(features, outputs)
+        if not losses.shape:
+            raise InputError(
+                f"{type(self).__name__}.element_losses returned one number; "
+                "expected the loss of each element, [batch, ...]."
+            )
         return {name: sum_of_rows(losses * self.element_weights(features))}
 
     # Prediction.

@@ -138,6 +138,10 @@ class MaskedWordPredictor(TextModel):
         return [*progress.run(fill, _texts(x))]
 
     def _features(self, x: Any, y: Any) -> Features:
+        if y is not None:
+            raise InputError(
+                "Masked words are their own labels: leave out `y`."
+            )
         examples = [Example(str(n), text) for n, text in enumerate(_texts(x))]
         if not examples:
             raise InputError("There are no texts.")

@@ -23,6 +23,7 @@ from bert_tf.errors import (
     shortened,
     wrong_value,
 )
+from bert_tf.kernels import runs_op_by_op
 from bert_tf.training.settings import STRATEGIES
 
 # The jobs of TF_CONFIG that train.
@@ -266,7 +267,7 @@ def runs_on_cpus(strategy: tf.distribute.Strategy) -> bool:
     """Returns whether there are neither GPUs nor a TPU."""
     if isinstance(strategy, tf.distribute.TPUStrategy):
         return False
-    return not tf.config.list_logical_devices("GPU")
+    return runs_op_by_op()
 
 
 # -------------------------------------------- exchange between processes

@@ -61,6 +61,13 @@ def loss_by_hand(problem, label_smoothing=0.0, class_weights=(1, 1, 1)):
     return losses * np.take(class_weights, label_ids)
 
 
+def test_one_loss_for_the_whole_batch_is_refused():
+    task = make()
+    task.element_losses = lambda *_: np.ones([])
+    with pytest.raises(InputError, match="loss of each element"):
+        task.losses({"input_ids": np.ones([B, S], "int32")}, {})
+
+
 def kept(task, label_ids=None, logits=LOGITS) -> dict[str, np.ndarray]:
     if label_ids is None:
         label_ids = LABEL_IDS[task.problem]

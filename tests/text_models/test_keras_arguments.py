@@ -165,6 +165,11 @@ def test_no_texts_have_no_answers(make):
         model.predict(np.array("a"), verbose=0)
 
 
+def test_masked_words_take_no_labels():
+    with refused("leave out `y`"):
+        filler().fit(["a b"], [1], verbose=0)
+
+
 def test_no_texts_have_no_vectors():
     for x in ([], iter([])):
         assert embedder().predict(x, verbose=0).shape == (0, CONFIG.hidden_size)
