@@ -76,15 +76,12 @@ class Dense(keras.layers.Dense):
 
     def _apply(self, function: Callable, x, activation: Callable | None = None):
         """Applies a function of [N, F] or [..., F] to floats [..., F]."""
-        # On CPUs TensorFlow fuses the bias, and a GELU, into the matrix
-        # product, unless the product is reshaped first. A separate addition
-        # costs a tenth of the product's time in bfloat16. In float32 it is free
-        # in training and costs a single text 4 % of its time. So inputs are
-        # flattened to rows first, except on TPUs, where that takes 7 % more
-        # memory.
-        is_half = self.compute_dtype in ("bfloat16", "float16")
-        is_fused = is_half or _parts.get() or activation is not None
-        if len(x.shape) == 2 or not is_fused or kernels.is_all_compiled():
+        # On CPUs TensorFlow fuses the bias, and a GELU, into the matrix product
+        # of rows, unless the product is reshaped first. Keras's product of
+        # other shapes has more operations, which take longer to trace. On TPUs
+        # rows take 7 % more memory.
+        is_plain = len(x.shape) == 2 or keras.config.backend() != "tensorflow"
+        if is_plain or kernels.is_all_compiled():
             y = function(x)
             return y if activation is None else activation(y)
         *outer, width = ops.shape(x)

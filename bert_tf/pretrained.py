@@ -47,7 +47,11 @@ from bert_tf.training.weights import (
     described,
     restore,
 )
-from bert_tf.variables import checkpoint_variables, encoder_config
+from bert_tf.variables import (
+    checkpoint_variables,
+    encoder_config,
+    filled_next,
+)
 
 # Google's releases show their casing only in the names of their folders.
 _CASING_IN_NAME = (
@@ -374,8 +378,9 @@ def make_model(
             problem_type = None
     config = _config_of(pretrained)
     require_sizes(config, weights)
-    model = model_class(config, **options)
-    variables = _variables(model)
+    with filled_next():
+        model = model_class(config, **options)
+        variables = _variables(model)
     report = restore(variables, weights, NEW_HEADS)
     _record_random(model, pretrained.path, report)
     if labels and has_head and pretrained.labels != labels:

@@ -23,6 +23,7 @@ from bert_tf import kernels
 from bert_tf.config import BertConfig, as_config, require_share
 from bert_tf.dense import Dense
 from bert_tf.errors import require_booleans
+from bert_tf.variables import is_filled_next
 
 ACTIVATIONS = {
     "gelu_tanh": functools.partial(kernels.gelu, approximate=True),
@@ -123,8 +124,19 @@ class BertLayer(keras.layers.Layer):
         return Dropout(rate, dtype=self.dtype_policy)
 
 
+class EncoderLayer(BertLayer):
+    """A layer whose weights every checkpoint has."""
+
+    def make_initializer(self):
+        # In any case: it draws a seed, and the seeds of heads come after it.
+        initializer = super().make_initializer()
+        if is_filled_next.get():
+            return keras.initializers.Zeros()
+        return initializer
+
+
 @keras.saving.register_keras_serializable("bert_tf")
-class Embeddings(BertLayer):
+class Embeddings(EncoderLayer):
     """Sum of word, position and token type embeddings, normalized.
 
     Source: `embedding_lookup` and `embedding_postprocessor`.
@@ -195,7 +207,7 @@ class Embeddings(BertLayer):
 
 
 @keras.saving.register_keras_serializable("bert_tf")
-class SelfAttention(BertLayer):
+class SelfAttention(EncoderLayer):
     """Multi-head scaled dot-product attention; source: `attention_layer`."""
 
     def __init__(self, config, **kwargs):
@@ -274,7 +286,7 @@ class SelfAttention(BertLayer):
 
 
 @keras.saving.register_keras_serializable("bert_tf")
-class ResidualOutput(BertLayer):
+class ResidualOutput(EncoderLayer):
     """Dense layer, dropout, then layer normalization of the residual sum.
 
     Ends both halves of a Transformer block (`attention/output` and `output`).
@@ -328,7 +340,7 @@ class Attention(BertLayer):
 
 
 @keras.saving.register_keras_serializable("bert_tf")
-class Intermediate(BertLayer):
+class Intermediate(EncoderLayer):
     """The wide half of the feed-forward network: the scope `intermediate`."""
 
     def __init__(self, config, **kwargs):

@@ -175,6 +175,21 @@ def test_a_new_head_keeps_its_initial_values(folders):
         load_checkpoint(model, folders / "google", may_lack="")
 
 
+def test_a_loaded_model_has_the_same_new_head(folders):
+    keras.utils.set_random_seed(2)
+    model = heads.BertClassifier(CONFIG, num_labels=3)
+    load_checkpoint(model, folders / "google")
+    keras.utils.set_random_seed(2)
+    # Its encoder starts as zeros instead of random values.
+    loaded = heads.BertClassifier.from_pretrained(
+        folders / "google", num_labels=3
+    )
+    ours, theirs = map(checkpoint_variables, (loaded, model))
+    assert np.any(ours["output_weights"])
+    for name in theirs:
+        np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
+
+
 class Own(keras.Model):
     def __init__(self, *encoders):
         super().__init__(name="own")

@@ -12,6 +12,7 @@ Each process waits for the others in every step. Therefore all processes agree
 before each call on the number of steps or on stopping.
 """
 
+import contextlib
 import functools
 import math
 import signal
@@ -58,6 +59,7 @@ from bert_tf.training.workers import (
     require_same_weights,
     wait_for_all,
 )
+from bert_tf.variables import filled_next
 
 # Called with batch_size, num_shards, shard and start_example: returns batches
 # for one replica, see data/pipeline.py.
@@ -118,18 +120,22 @@ class Estimator:
         self.random_variables: tuple[str, ...] = ()
         self.train_seconds = 0.0
         self._jit = should_compile(strategy, config.jit_compile)
-        keras.utils.set_random_seed(config.random_seed)
-        with strategy.scope():
-            self.model = task.build_model()
-        self._find_variables()
-        self._optimizer: Any = None
-        self._loss_scale: keras.Variable | None = None
         self._manager = self._own_checkpoint = None
         if output_dir is not None:
             self._manager = checkpoints.CheckpointManager(
                 output_dir, config.keep_checkpoint_max
             )
             self._own_checkpoint = self._manager.latest()
+        has_checkpoint = bool(self._own_checkpoint or init_checkpoint)
+        keras.utils.set_random_seed(config.random_seed)
+        with (
+            strategy.scope(),
+            filled_next() if has_checkpoint else contextlib.nullcontext(),
+        ):
+            self.model = task.build_model()
+        self._find_variables()
+        self._optimizer: Any = None
+        self._loss_scale: keras.Variable | None = None
         self._saved_step = 0
         self.weights_from = self._own_checkpoint
         self._initialize(init_checkpoint, open_checkpoint)

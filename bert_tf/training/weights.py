@@ -146,8 +146,9 @@ def restore(
         require_shape(weights, name, variables[name].shape, remedy)
     # Read everything before anything is assigned: a file may be damaged.
     values = {name: weights[name] for name in filled}
-    for name, value in values.items():
-        variables[name].assign(value)
+    # The largest value is copied last, when the others are freed.
+    for name in sorted(values, key=lambda name: values[name].nbytes):
+        variables[name].assign(values.pop(name))
     left_over = sorted(
         name
         for name in weights.shapes
