@@ -49,7 +49,7 @@ class Dense(keras.layers.Dense):
         """Maps floats [..., F] to [..., units]."""
         return self._apply(self._product, inputs)
 
-    def parts(self, x, activation: Callable | None = None) -> list:
+    def parts(self, x, activation: Callable = lambda y: y) -> list:
         """Maps floats [..., F] to parts of the columns, [..., units / n].
 
         It is one part unless the layer is split; see `splitting`.
@@ -57,8 +57,14 @@ class Dense(keras.layers.Dense):
         parts = [
             functools.partial(_affine, kernel, bias)
             for kernel, bias in _parts.get().get(self, ())
+        ] or [self]
+        if kernels.are_passes_compiled():
+            # `kernels.is_fused` needs the shape of `x`.
+            return [activation(self._apply(part, x)) for part in parts]
+        return [
+            self._apply(lambda rows, part=part: activation(part(rows)), x)
+            for part in parts
         ]
-        return [self._apply(part, x, activation) for part in parts or [self]]
 
     def of_parts(self, x):
         """Maps floats [..., F], or a list of parts of them, to [..., units]."""
@@ -74,7 +80,7 @@ class Dense(keras.layers.Dense):
             y += self._apply(functools.partial(ops.matmul, x2=kernel), part)
         return y
 
-    def _apply(self, function: Callable, x, activation: Callable | None = None):
+    def _apply(self, function: Callable, x):
         """Applies a function of [N, F] or [..., F] to floats [..., F]."""
         # On CPUs TensorFlow fuses the bias, and a GELU, into the matrix product
         # of rows, unless the product is reshaped first. Keras's product of
@@ -82,10 +88,9 @@ class Dense(keras.layers.Dense):
         # rows take 7 % more memory.
         is_plain = len(x.shape) == 2 or keras.config.backend() != "tensorflow"
         if is_plain or kernels.is_all_compiled():
-            y = function(x)
-            return y if activation is None else activation(y)
+            return function(x)
         *outer, width = ops.shape(x)
-        rows = self._apply(function, ops.reshape(x, (-1, width)), activation)
+        rows = function(ops.reshape(x, (-1, width)))
         return ops.reshape(rows, (*outer, rows.shape[-1]))
 
     def _product(self, x):

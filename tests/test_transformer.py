@@ -131,6 +131,7 @@ def test_dense_computes_as_kerass(policy, shape):
     np.testing.assert_array_equal(*outputs)
 
 
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
 @pytest.mark.parametrize(
     ("compiled", "is_fused"),
     [
@@ -138,9 +139,9 @@ def test_dense_computes_as_kerass(policy, shape):
         (kernels.Compiled.EVERYTHING, False),
     ],
 )
-def test_half_precision_bias_follows_its_matrix_product(compiled, is_fused):
+def test_a_bias_follows_its_matrix_product(policy, compiled, is_fused):
     """TensorFlow fuses both on CPUs, unless a reshape is in between."""
-    layer = Dense(5, dtype="mixed_bfloat16")
+    layer = Dense(5, dtype=policy)
     spec = tf.TensorSpec([None, None, 7])
     with kernels.compiling(compiled):
         graph = tf.function(layer).get_concrete_function(spec).graph
@@ -150,6 +151,26 @@ def test_half_precision_bias_follows_its_matrix_product(compiled, is_fused):
         if op.type in ("BiasAdd", "AddV2")
     }
     assert (biased == {"MatMul"}) is is_fused
+
+
+@pytest.mark.parametrize(
+    ("compiled", "rank"),
+    [(kernels.Compiled.NOTHING, 2), (kernels.Compiled.PASSES, 3)],
+)
+def test_a_gelu_follows_its_matrix_product(compiled, rank):
+    """TensorFlow fuses both too; but XLA compiles a GELU by its size."""
+    ranks = []
+
+    def gelu(x):
+        ranks.append(len(x.shape))
+        return x
+
+    layer = Dense(5)
+    layer.build((None, 7))
+    spec = tf.TensorSpec([None, None, 7])
+    with kernels.compiling(compiled):
+        tf.function(lambda x: layer.parts(x, gelu)).get_concrete_function(spec)
+    assert ranks == [rank]
 
 
 @pytest.mark.parametrize("mode", ["int4", "float8"])
