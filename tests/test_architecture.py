@@ -1,6 +1,7 @@
 """The rules of CONTRIBUTING.md: imports, TensorFlow-free modules, lengths."""
 
 import ast
+import collections
 import functools
 import graphlib
 import io
@@ -162,6 +163,15 @@ def test_imports_follow_the_table():
     for path in LIBRARY:
         if name_of(path) != "bert_tf":
             assert_no_imports([path], functools.partial(is_forbidden, path))
+
+
+def test_the_table_allows_only_what_is_used():
+    used = collections.defaultdict(set)
+    for path in LIBRARY:
+        names = (name for name, _ in imports_in(tree_of(path)))
+        used[part_of(name_of(path))] |= {*map(part_of, names)}
+    for part, allowed in may_import().items():
+        assert not allowed - used[part], part
 
 
 def imports_among(trees: Mapping[str, ast.AST]) -> dict[str, set[str]]:
