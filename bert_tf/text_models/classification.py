@@ -74,10 +74,10 @@ class TextClassifier(TextModel):
         model = bert_tf.TextClassifier.from_pretrained(
             "hf://google-bert/bert-base-uncased", labels=["bad", "good"]
         )
-        model.fit(["What a film!", "I fell asleep."], ["good", "bad"])
+        model.fit(texts, labels)  # Thousands; "bad" or "good" for each.
         model.predict(["Not bad at all."])
-        # [{'label': 'good', 'probability': 0.9,
-        #   'probabilities': {'bad': 0.1, 'good': 0.9}}]
+        # For example [{'label': 'good', 'probability': 0.9,
+        #               'probabilities': {'bad': 0.1, 'good': 0.9}}]
 
     Texts are a list, a NumPy array or a column of pandas or of Hugging Face's
     `datasets`. Pairs are a list of tuples, or a tuple of two columns.

@@ -39,7 +39,8 @@ class MaskedWordPredictor(TextModel):
             "hf://google-bert/bert-base-uncased"
         )
         model.predict("Paris is the [MASK] of France.", top_k=2)
-        # {'words': [['capital', 'heart']], 'probabilities': [[0.99, 0.001]]}
+        # For example
+        # {'words': [['capital', 'heart']], 'probabilities': [[0.9, 0.01]]}
 
     `fit` takes texts without labels and continues the pre-training on masked
     words, which adapts a model to a domain. It masks different words in every

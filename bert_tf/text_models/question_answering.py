@@ -48,7 +48,7 @@ class QuestionAnswerer(TextModel):
 
         model = bert_tf.QuestionAnswerer.from_pretrained("squad_model/")
         model.predict(("Who wrote it?", "Ada wrote it in 1843."))
-        # {'answer': 'Ada', 'score': 0.98, 'start': 0, 'end': 3}
+        # For example {'answer': 'Ada', 'score': 0.9, 'start': 0, 'end': 3}
 
     Questions with their texts are a list of pairs (question, context), or a
     tuple or dict of the two columns. Answers are strings, whose first

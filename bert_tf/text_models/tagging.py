@@ -29,8 +29,9 @@ class TokenTagger(TextModel):
         model = bert_tf.TokenTagger.from_pretrained(
             "hf://google-bert/bert-base-cased", labels=["O", "B-PER", "I-PER"]
         )
-        model.fit([["Ada", "Lovelace", "wrote"]], [["B-PER", "I-PER", "O"]])
+        model.fit(sentences, tags)  # Lists of words; a tag for each word.
         model.predict("Ada Lovelace wrote .")
+        # For example
         # {'words': ['Ada', 'Lovelace', 'wrote', '.'],
         #  'tags': ['B-PER', 'I-PER', 'O', 'O'], 'starts': [0, 4, 13, 19],
         #  'ends': [3, 12, 18, 20], 'probabilities': [0.9, 0.9, 1.0, 1.0]}
