@@ -5,7 +5,7 @@ while it still imports TensorFlow, which takes seconds. A job is imported after
 its command line was checked.
 """
 
-import importlib
+import importlib.util
 import os
 import sys
 from typing import TYPE_CHECKING, NoReturn
@@ -41,6 +41,7 @@ ENVIRONMENT = "env"
 def run_job(name: str) -> None:
     """Runs a job of JOBS with the options of the command line, then exits."""
     signals.exit_at_once()
+    _require_absl()
     # The flags of absl take a tenth of a second to import.
     from bert_tf import cli
 
@@ -50,6 +51,21 @@ def run_job(name: str) -> None:
         lambda: importlib.import_module(f"bert_tf.jobs.{name}").run,
         sys.modules[config_type.__module__].__doc__,
     )
+
+
+def _require_absl() -> None:
+    """Exits with one line if absl is missing, as outside of `.venv`."""
+    if importlib.util.find_spec("absl"):
+        return
+    from bert_tf import packages
+
+    lacking = packages.missing(
+        "This program",
+        "absl-py",
+        "tensorflow",
+        ". Or activate the environment that has it: . .venv/bin/activate",
+    )
+    sys.exit(f"{sys.argv[0]}: error: {lacking}")
 
 
 def options_of(job: str) -> "type[Options]":
@@ -115,8 +131,8 @@ def _unknown_job(word: str) -> str:
         f"Unknown job {word!r}.{did_you_mean(word, (*JOBS, ENVIRONMENT))} "
     )
     return (
-        f"{unknown if word else ''}Name a job: {', '.join(JOBS)}. `bert-tf JOB "
-        "--help` lists its flags."
+        f"{unknown if word else ''}Name a job: {', '.join(JOBS)}. `bert-tf "
+        "--help` describes them, and `bert-tf JOB --help` lists flags."
     )
 
 
@@ -135,6 +151,7 @@ def _print(text: str) -> NoReturn:
 
 
 def _fail(message: str) -> NoReturn:
+    _require_absl()
     from bert_tf import cli
 
     cli.fail(message, status=2)

@@ -1,10 +1,12 @@
 """The error for a missing package, with the command that installs it.
 
-The command installs an extra from a checkout of the project, since no package
-index has it: `pip install '.[tensorflow]'`.
+The command installs an extra from where the project was installed, since no
+package index has it: `pip install '.[tensorflow]'` in a checkout.
 """
 
 import contextlib
+import importlib.metadata
+import json
 from collections.abc import Iterator
 
 from bert_tf.errors import InputError
@@ -32,10 +34,28 @@ def missing(
       extra: The extra in pyproject.toml that installs it.
       advice: What else the user can do, which follows the command.
     """
+    if url := _repository():
+        return MissingPackageError(
+            f"{purpose} needs the package {package}. Run: pip install "
+            f"'bert_tf[{extra}] @ {url}'{advice}"
+        )
     return MissingPackageError(
         f"{purpose} needs the package {package}. Run, in the checkout of "
         f"bert_tf: pip install '.[{extra}]'{advice}"
     )
+
+
+def _repository() -> str:
+    """Returns the URL that bert_tf was installed from; "" for a checkout."""
+    try:
+        found = importlib.metadata.distribution("bert_tf")
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+    # pip writes this file, without passwords.
+    origin = json.loads(found.read_text("direct_url.json") or "{}")
+    if "vcs_info" not in origin:
+        return ""
+    return f"{origin['vcs_info']['vcs']}+{origin['url']}"
 
 
 @contextlib.contextmanager

@@ -53,6 +53,24 @@ def test_the_command_lists_its_jobs(lines_of):
     assert {*JOBS} == found
 
 
+def test_a_missing_absl_is_one_line():
+    """As for a script that runs outside of `.venv`."""
+    outer = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    for words in ["run_squad.py"], ["-m", "bert_tf", "squad"]:
+        done = subprocess.run(
+            # Without site-packages.
+            [sys.executable, "-S", *words],
+            cwd=ROOT,
+            env=outer,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert done.returncode == 1
+        assert done.stderr.count("\n") == 1
+        assert "error: This program needs the package absl-py." in done.stderr
+        assert done.stderr.endswith(": . .venv/bin/activate\n")
+
+
 def test_the_version_and_completion(lines_of):
     assert lines_of("--version") == (0, f"bert_tf {__version__}\n", "")
     for shell in ("bash", "zsh"):
