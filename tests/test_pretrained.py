@@ -115,6 +115,22 @@ def test_refuses_an_empty_path():
         open_pretrained("")
 
 
+def test_suggests_hf_for_names_as_in_transformers(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "output").mkdir()
+    for path, meant in (
+        ("bert-base-uncased", "google-bert/bert-base-uncased"),
+        ("google-bert/bert-base-uncased", "google-bert/bert-base-uncased"),
+        ("some-one/Model_v1.0", "some-one/Model_v1.0"),
+    ):
+        with refused(rf"Did you mean 'hf://{meant}'\?$"):
+            open_pretrained(path)
+    # Mistyped paths.
+    for path in ("output/release", "a/b/c", "./bert-base", "bert-base/x/y"):
+        with refused(r"such as uncased_L-12_H-768_A-12\.$"):
+            open_pretrained(path)
+
+
 def test_ignores_a_damaged_list_of_checkpoints(folders, tmp_path):
     copy(folders / "google", tmp_path)
     for content in (b"\xff\xfe", b"cut: {", b"model_checkpoint_path: 3"):
