@@ -32,6 +32,7 @@ OTHERS = {
     "eval",
     "export",
     "git",
+    "head",
     "make",
     "mkdir",
     "pip",
