@@ -37,7 +37,7 @@ def missing(
     if url := _repository():
         return MissingPackageError(
             f"{purpose} needs the package {package}. Run: pip install "
-            f"'bert_tf[{extra}] @ {url}'{advice}"
+            f"'bert_tf[{extra}] @ git+{url}'{advice}"
         )
     return MissingPackageError(
         f"{purpose} needs the package {package}. Run, in the checkout of "
@@ -46,16 +46,15 @@ def missing(
 
 
 def _repository() -> str:
-    """Returns the URL that bert_tf was installed from; "" for a checkout."""
+    """Returns the git URL that bert_tf was installed from; "" if not by URL."""
     try:
         found = importlib.metadata.distribution("bert_tf")
     except importlib.metadata.PackageNotFoundError:
         return ""
     # pip writes this file, without passwords.
     origin = json.loads(found.read_text("direct_url.json") or "{}")
-    if "vcs_info" not in origin:
-        return ""
-    return f"{origin['vcs_info']['vcs']}+{origin['url']}"
+    is_git = origin.get("vcs_info", {}).get("vcs") == "git"
+    return str(origin["url"]) if is_git else ""
 
 
 @contextlib.contextmanager

@@ -86,7 +86,7 @@ def test_install_commands_name_no_package_of_an_index():
         path.name
         for path in tracked
         if re.search(
-            r"bert[-_]tf\[(?![\w,-]+\] @ git\+)|pip install bert",
+            r"bert[-_]tf\[(?![\w,{}-]+\] @ git\+)|pip install bert",
             path.read_text("utf-8"),
         )
     ]

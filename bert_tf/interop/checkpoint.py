@@ -209,15 +209,18 @@ def _suggest_model(path: str) -> str:
     """Returns " Did you mean 'NAME'?" for what may be a model's name."""
     if path.startswith(("/", ".")) or files.is_remote(path):
         return ""
-    # As transformers names models.
-    if re.fullmatch(r"bert-[\w.-]+", path):
-        return f" Did you mean 'hf://google-bert/{path}'?"
-    owner, slash, name = path.partition("/")
-    if slash and re.fullmatch(r"[\w.-]+", name) and not files.exists(owner):
-        return f" Did you mean 'hf://{path}'?"
     # A truncated name may be closer to another model's name.
     cut = [name for name in MODELS if name.startswith(path)]
-    return did_you_mean(path, cut or MODELS)
+    if suggestion := did_you_mean(path, cut or MODELS):
+        return suggestion
+    # As transformers names models; "out/model.ckpt-10" is a mistyped path.
+    if re.fullmatch(r"bert-[\w.-]+", path):
+        return f" Did you mean 'hf://google-bert/{path}'?"
+    owner, _, name = path.partition("/")
+    is_name = re.fullmatch(r"[\w.-]+", name) and "ckpt" not in name
+    if is_name and not files.exists(owner):
+        return f" Did you mean 'hf://{path}'?"
+    return ""
 
 
 def require_keeps_optimizer(to: str) -> None:
