@@ -1,8 +1,8 @@
 """Starts jobs: the command `bert-tf JOB` and the scripts in the root folder.
 
-The module imports hardly anything, so that Ctrl-C ends a program with one line
-while it still imports TensorFlow, which takes seconds. A job is imported after
-its command line was checked.
+This module imports almost nothing, so that it can end a program with one line
+if the user presses Ctrl-C in the seconds in which TensorFlow is imported. A job
+is imported after its command line was checked.
 """
 
 import importlib.util
@@ -145,7 +145,8 @@ def _summary(job: str) -> str:
 
 
 def _print(text: str) -> NoReturn:
-    # Written at once: `bert-tf --help | head` may close the pipe early.
+    # In one call: in `bert-tf --help | head`, a second one might find the pipe
+    # closed.
     print(text, end="")
     sys.exit(0)
 

@@ -11,8 +11,8 @@ rest:
 
 Layers call `gelu`, `attend`, `residual_layer_norm` and `cross_entropy` in any
 case; each function chooses its own implementation. On GPUs and TPUs XLA
-compiles everything. JAX does so everywhere; there only dropout, and attention
-in training, are implemented in this file.
+compiles everything. With JAX it does so on every device: of this file, only
+dropout and attention in training are then used.
 
 Fused and plain results are equal up to rounding, except for the dropout masks.
 The fused functions compute in float32; arguments, results and what is kept for
@@ -112,9 +112,10 @@ def has_values(x) -> bool:
 
 
 def runs_op_by_op() -> bool:
-    """Returns whether models run op by op: on CPUs, except with JAX.
+    """Returns whether models run op by op.
 
-    There, TensorFlow's matrix products are faster than XLA's.
+    They do with PyTorch, and with TensorFlow on CPUs, where its matrix products
+    are faster than XLA's.
     """
     backend = keras.config.backend()
     if backend != "tensorflow":
@@ -176,8 +177,8 @@ def gelu(x, approximate: bool):
     """Computes GELU in float32, by tanh if approximate, else by erf.
 
     Keras's erf form calls TensorFlow's erfc, which on CPUs is half as fast as
-    erf. Its bfloat16 form is several per cent off and a quarter as fast as
-    float32. The result has the dtype of `x`.
+    erf. In bfloat16 that form is several per cent off, and a quarter as fast as
+    in float32. The result has the dtype of `x`.
     """
     if keras.config.backend() != "tensorflow":
         return keras.activations.gelu(x, approximate=approximate)
@@ -395,7 +396,7 @@ def _fused_attention_probabilities(rate: float):
 
 @functools.cache
 def _attention_on_jax(rate: float):
-    """Returns `attend`, without its second result, with its own gradient.
+    """Returns a function for the first result of `attend`, with a gradient.
 
     The gradient keeps no probabilities: it computes them again from the scores
     and two numbers for each row. Unlike the gradient of a softmax, it has no
@@ -415,7 +416,8 @@ def _attention_on_jax(rate: float):
 
     def forward(scores, bias, value, seed):
         biased = _wide(scores) + _wide(bias)
-        # Their sum would lose the second number where the bias is large.
+        # Two numbers, since their sum would round away the second one where the
+        # bias is large.
         highest = ops.max(biased, axis=-1, keepdims=True)
         log_sum = ops.logsumexp(biased - highest, axis=-1, keepdims=True)
         row = highest, log_sum  # Each [B, N, Q, 1].

@@ -50,7 +50,7 @@ def key(
 
     Args:
       encoding: How examples become features: a dataclass with a `vocab`.
-      contents: For each example, what its records depend on.
+      contents: For each example, the bytes that determine its records.
       sources: The files that the examples were read from.
       reading: Other settings that the records depend on, as JSON values.
     """

@@ -138,7 +138,7 @@ def _facts(config: SquadConfig) -> dict[str, Any]:
     """Returns what all runs of one training have in common."""
     if config.do_train or config.do_export:
         return {"version_2_with_negative": config.version_2_with_negative}
-    # Any model can answer questions in either way.
+    # Any model can predict with and without "no answer".
     return {}
 
 

@@ -51,7 +51,7 @@ class _Rows(NamedTuple):
 
 
 def split_words(texts: tf.Tensor) -> Words:
-    """Returns `text.split()` of Python for strings [B], with the characters."""
+    """Splits strings [B] as `str.split` of Python, and finds the words."""
     # The space separates words of adjacent texts.
     characters = tf.strings.unicode_decode(
         tf.strings.join([texts, " "]), "UTF-8", errors="ignore"
@@ -95,8 +95,7 @@ class ServedTagger(ServedRows):
 
     Args:
       model: A built `BertTokenClassifier` or `BertFeatureTagger`.
-      encoding: The tokenizer and length of the training, and the tags in the
-        order of the logits.
+      encoding: The tokenizer, `max_seq_length` and the tags, as in training.
     """
 
     kind = "tagger"
@@ -124,7 +123,8 @@ class ServedTagger(ServedRows):
         Returns:
           `num_words`, int32 [B], and arrays [B, W], where W is the largest
           number of words: `words`, strings; `starts` and `ends`, int32, the
-          characters of each word; `tags`, strings; and `probabilities`,
+          index of each word's first character, and of the one after the word;
+          `tags`, strings; and `probabilities`,
           float32. Padding is "", -1 and 0.
         """
         words = self._words(texts)
@@ -165,7 +165,7 @@ class ServedTagger(ServedRows):
         }
 
     def rows(self, texts: Tensors) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        """Returns the text of each row, [R], and `INPUTS`, [R, S]."""
+        """Returns the number of each row's text, [R], and `INPUTS`, [R, S]."""
         rows = self._rows(self._words(texts).strings)
         return rows.texts, rows.features
 
@@ -223,8 +223,8 @@ def _row_begins(
 
     Args:
       words: The words of each text, [B, (W)].
-      borders: Number of tokens before each word, and of all, int64
-        [words + 1]. No word has more than `room` tokens.
+      borders: Number of tokens before each word, then the number of all
+        tokens, int64 [words + 1]. No word has more than `room` tokens.
       room: Number of tokens of a row.
     """
     # Finished texts move to word number `num_words`, which does not exist.

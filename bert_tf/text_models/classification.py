@@ -106,7 +106,8 @@ class TextClassifier(TextModel):
     batch has `batch_size` queries with all their documents; shorter lists are
     padded to the longest one. Losses and metrics passed to `compile` compare
     [1, 0, 0, ...] with the scores of a query, which are -1e9 for padding.
-    Unless all lists are equally long, they must accept class logits.
+    If lists differ in length, they must be ones for logits of classes, such as
+    `CategoricalCrossentropy(from_logits=True)`.
 
     Args:
       model: A `BertClassifier`.
@@ -119,10 +120,10 @@ class TextClassifier(TextModel):
       is_pair: Whether an export takes pairs of texts; `fit` sets it.
       max_seq_length: The longest sequence, in tokens with [CLS] and [SEP].
       doc_stride: If given, longer texts become windows of `max_seq_length`
-        tokens, which start this many tokens apart. `fit` trains on windows,
-        such that every text has the same weight in the loss of the labels (a
-        teacher's part counts windows); `evaluate` and `predict` return scores
-        and answers per text. By default texts are truncated.
+        tokens, which start this many tokens apart. `fit` trains on windows: in
+        the loss of the labels all texts have the same weight, in a teacher's
+        loss all windows. `evaluate` and `predict` return scores and answers per
+        text. By default texts are truncated.
       window_pooling: How the logits of a text's windows are pooled: "mean" or
         "max".
 
@@ -379,7 +380,8 @@ class TextClassifier(TextModel):
           the last of two labels. Equal scores keep their order.
 
         Raises:
-          InputError: If the model has more labels, or multi_label ones.
+          InputError: If the model has more than two labels, or its problem is
+            "multi_label".
         """
         require_scores(self.problem, self.labels, "rank")
         pairs = [(query, text) for text in plain(documents)]
@@ -609,8 +611,8 @@ def _labels(
         return ()
     if problem == "single_label" and model.num_labels == 1:
         raise InputError(
-            "The model has one output, which is the probability 1 of a single "
-            'label for every text. Pass problem="regression" for a number.'
+            "A classifier needs an output for each of two or more labels; this "
+            'model has one output. Pass problem="regression" for a number.'
         )
     if labels is None:
         numbers = range(model.num_labels)
@@ -630,14 +632,14 @@ def _only_labeled(features: Features) -> Features:
     """Returns the rows of texts with labels.
 
     Raises:
-      InputError: If there are none.
+      InputError: If no text has a label.
     """
     arrays = dict(features.arrays)
     is_labeled = arrays.pop(IS_LABELED, None)
     if is_labeled is None:
         return features
     if not is_labeled.any():
-        raise InputError("There are no texts with labels.")
+        raise InputError("No text has a label. Pass labels for some texts.")
     return dataclasses.replace(
         features,
         arrays={name: x[is_labeled] for name, x in arrays.items()},

@@ -227,7 +227,7 @@ class CheckpointManager:
         return sorted(int(f[1]) for f in matches if f and f[2] == INDEX)
 
     def latest(self) -> str | None:
-        """Returns the newest readable checkpoint; None if there are none.
+        """Returns the newest readable checkpoint, or None.
 
         Logs a warning for each newer one that is damaged.
 

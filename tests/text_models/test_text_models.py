@@ -677,7 +677,7 @@ def test_balanced_classes_count_labeled_texts(encoder):
         TEXTS, ["good"] * 3 + [None] * 3, class_weight="balanced", **options
     )
     np.testing.assert_allclose(model._class_weights, [0, 1])
-    with refused("There are no texts with labels"):
+    with refused("No text has a label"):
         model.fit(TEXTS, class_weight="balanced", **options)
 
 
