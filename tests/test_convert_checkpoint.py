@@ -81,6 +81,7 @@ def contents(folder):
     return {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
+@pytest.mark.slow
 def test_a_round_trip_in_two_commands(places, run, tmp_path):
     words = ["--input=training", "--to=huggingface", "--verify"]
     done = subprocess.run(

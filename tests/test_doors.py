@@ -190,12 +190,17 @@ def pairs_without_scores(folder):
 @pytest.mark.parametrize(
     "kind",
     [
-        *(weighted_classes, several_labels, numbers, pairs),
-        long_texts_of_a_teacher,
-        *(tags, answers, pairs_without_scores, classes_of_a_teacher),
+        *(numbers, pairs, tags, answers, classes_of_a_teacher),
         *(
             pytest.param(kind, marks=pytest.mark.slow)
-            for kind in (tags_of_a_teacher, answers_of_a_teacher)
+            for kind in (
+                weighted_classes,
+                several_labels,
+                pairs_without_scores,
+                long_texts_of_a_teacher,
+                tags_of_a_teacher,
+                answers_of_a_teacher,
+            )
         ),
         pytest.param(classes, marks=pytest.mark.graph),
     ],

@@ -191,6 +191,7 @@ def test_left_to_right_models_have_no_cls_vector(extract, write, capsys):
     extract(bert_config_file=file, pooling="mean")
 
 
+@pytest.mark.slow
 def test_the_formats_agree(extract, arrays, monkeypatch):
     flags = {"layers": "last", "pooling": "cls"}
     as_array = arrays(**flags)["last"]

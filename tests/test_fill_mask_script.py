@@ -48,6 +48,7 @@ def set_input(monkeypatch, lines):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines)))
 
 
+@pytest.mark.slow
 def test_a_text_and_its_blanks(release):
     start = f"--init_checkpoint={release}/bert_model.ckpt"
     done = subprocess.run(

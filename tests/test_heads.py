@@ -234,10 +234,15 @@ def trained(monkeypatch):
     ("dtype", "options", "tolerance"),
     [
         ("float32", {}, 1e-5),
-        ("float32", {"gradient_accumulation_steps": 2}, 1e-5),
-        ("float32", {"use_ema": True}, 1e-5),
-        ("float64", {}, 1e-12),
-        ("mixed_float16", {}, 2e-3),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                ("float32", {"gradient_accumulation_steps": 2}, 1e-5),
+                ("float32", {"use_ema": True}, 1e-5),
+                ("float64", {}, 1e-12),
+                ("mixed_float16", {}, 2e-3),
+            )
+        ),
     ],
 )
 def test_fit_compiles_what_scripts_compile(trained, dtype, options, tolerance):
@@ -253,12 +258,14 @@ def test_fit_compiles_what_scripts_compile(trained, dtype, options, tolerance):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=tolerance)
 
 
+@pytest.mark.slow
 def test_fit_that_xla_compiles_as_a_whole(trained):
     model = trained(True, jit_compile=True)
     assert model.jit_compile
     assert "_compiled_assign" not in vars(model.optimizer)
 
 
+@pytest.mark.slow
 def test_compiled_updates_follow_the_hyperparameters(trained):
     model = trained(is_compiled=True)
     model.optimizer.weight_decay_rate = 0.0
@@ -277,6 +284,7 @@ def test_compiled_updates_follow_the_hyperparameters(trained):
         np.testing.assert_array_equal(old, new)
 
 
+@pytest.mark.slow
 def test_a_fitted_model_is_exported_without_its_optimizer(trained, tmp_path):
     model = trained(is_compiled=True)
     model.enable_lora(2)

@@ -102,6 +102,7 @@ def test_the_best_evaluation_is_kept(done, script):
     assert metrics == pytest.approx({name: best[name] for name in metrics})
 
 
+@pytest.mark.slow
 @pytest.mark.graph
 def test_a_resumed_run_ends_with_the_same_weights(done, run, tmp_path):
     """Bit for bit."""

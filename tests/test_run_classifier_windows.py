@@ -170,6 +170,7 @@ def test_devices_and_padding_do_not_matter(given, done, tmp_path, monkeypatch):
     assert_same_answers(tmp_path, done)
 
 
+@pytest.mark.slow
 def test_short_texts_are_trained_bit_for_bit_as_without(given, tmp_path):
     write_data(tmp_path / "short", LENGTH - 2)
     flags = {**given[2], "data_dir": tmp_path / "short", "do_eval": True}

@@ -88,13 +88,8 @@ def done(run, tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        sentences,
-        *(pytest.param(kind, marks=pytest.mark.slow) for kind in (spans, tags)),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [sentences, spans, tags])
 def test_the_share_of_the_teacher(runs, tmp_path, kind):
     """With 0 the run is the one without a teacher, bit for bit."""
     run, release = runs(kind)
@@ -147,7 +142,12 @@ def write_teacher(folder, release, labels=("0", "1"), swap=False, **changes):
 
 @pytest.mark.graph
 @pytest.mark.parametrize(
-    "labels", [("1", "0"), ("POSITIVE", "negative")], ids=" ".join
+    "labels",
+    [
+        pytest.param(("1", "0"), marks=pytest.mark.slow),
+        ("POSITIVE", "negative"),
+    ],
+    ids=" ".join,
 )
 def test_labels_of_the_teacher_may_be_in_another_order(
     run, runs, done, tmp_path, labels
@@ -323,6 +323,7 @@ def test_the_teacher_must_be_fine_tuned(run, runs, tmp_path, capsys):
     assert "not a fine-tuned model of this task: it has no such head" in found
 
 
+@pytest.mark.slow
 def test_the_teacher_of_a_tagger_must_have_its_labels(runs, tmp_path, capsys):
     run, release = runs(tags)
     labels = (*conll_files.LABELS[:-1], "B-X")

@@ -281,7 +281,9 @@ def test_initial_weights_and_dropout(run, tmp_path):
     assert np.abs(table).max() == pytest.approx(0.1, rel=0.1)
 
 
-@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+@pytest.mark.parametrize(
+    "precision", ["bfloat16", pytest.param("float16", marks=pytest.mark.slow)]
+)
 def test_a_named_size_in_half_precision_with_lamb(
     run, inputs, tmp_path, precision
 ):

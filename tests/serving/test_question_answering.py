@@ -250,6 +250,7 @@ def test_equal_scores_have_the_order_of_the_script(num_values, with_negative):
     assert_all_same(served, [b"a"] * len(contexts), contexts)
 
 
+@pytest.mark.slow
 def test_a_real_model():
     """Its logits depend on the processor and the batch.
 
@@ -282,7 +283,11 @@ def test_a_real_model():
 @pytest.mark.parametrize(
     ("max_seq_length", "doc_stride"),
     [
-        *((11, 1), (13, 128), (LENGTH, 5), (41, 11), (120, 100)),
+        *((11, 1), (13, 128), (LENGTH, 5)),
+        *(
+            pytest.param(*sizes, marks=pytest.mark.slow)
+            for sizes in ((41, 11), (120, 100))
+        ),
     ],
 )
 def test_windows_are_those_of_the_script(max_seq_length, doc_stride):
@@ -344,6 +349,7 @@ def by_hand(model, context, **options):
     return answer(served, asked([b"0"], [context]))
 
 
+@pytest.mark.slow
 def test_the_first_and_best_of_equal_texts_is_kept():
     [row] = rows(by_hand(of_tokens({"a": 9}, {"b": 9}), b"a b a b a"))
     assert (row["start"], row["end"]) == (0, 3)
@@ -359,6 +365,7 @@ def test_the_first_and_best_of_equal_texts_is_kept():
     assert (row["answer"], row["start"], row["end"]) == (b"a b", 4, 7)
 
 
+@pytest.mark.slow
 def test_the_best_answer_is_found_among_thousands_of_equal_texts():
     """Only the texts of the best spans are compared: here, all are "a"."""
     context = b"a " * 1201 + b"b"
@@ -381,6 +388,7 @@ def test_no_questions():
     assert {len(values) for values in answers.values()} == {2}
 
 
+@pytest.mark.slow
 def test_refuses_nan_and_no_answers():
     with pytest.raises(tf.errors.InvalidArgumentError, match="logits"):
         by_hand(of_tokens({"a": np.nan}, {}), b"a")

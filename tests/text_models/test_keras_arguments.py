@@ -287,7 +287,11 @@ def test_only_some_texts_are_evaluated():
 
 
 @pytest.mark.parametrize(
-    "num_labels", [pytest.param(2, marks=pytest.mark.graph), 3]
+    "num_labels",
+    [
+        pytest.param(2, marks=[pytest.mark.graph, pytest.mark.slow]),
+        3,
+    ],
 )
 def test_metrics_of_probabilities(num_labels, tmp_path):
     model = classifier(num_labels)

@@ -37,7 +37,13 @@ def one_output(saved):
     )
 
 
-@pytest.mark.parametrize("names", [{"0": "LABEL_0"}, {"0": "relevance"}])
+@pytest.mark.parametrize(
+    "names",
+    [
+        {"0": "LABEL_0"},
+        pytest.param({"0": "relevance"}, marks=pytest.mark.slow),
+    ],
+)
 def test_one_output_is_a_number(one_output, tmp_path, names):
     """As in published cross-encoders, which record no problem."""
     folder = one_output(id2label=names)
