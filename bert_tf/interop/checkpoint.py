@@ -213,10 +213,11 @@ def _suggest_model(path: str) -> str:
     cut = [name for name in MODELS if name.startswith(path)]
     if suggestion := did_you_mean(path, cut or MODELS):
         return suggestion
-    # As transformers names models; "out/model.ckpt-10" is a mistyped path.
+    # As transformers names models.
     if re.fullmatch(r"bert-[\w.-]+", path):
         return f" Did you mean 'hf://google-bert/{path}'?"
     owner, _, name = path.partition("/")
+    # "out/model.ckpt-10" is a mistyped path.
     is_name = re.fullmatch(r"[\w.-]+", name) and "ckpt" not in name
     if is_name and not files.exists(owner):
         return f" Did you mean 'hf://{path}'?"
@@ -374,8 +375,8 @@ def unsupported_format(path: str, repository: str | None = None) -> InputError:
                 path,
                 "not a TF1 checkpoint, not safetensors and not a file that "
                 "torch.save wrote. A TF1 checkpoint is PREFIX.index with "
-                "PREFIX.data-*; save one of the older one-file form again "
-                "with tf.train.Saver.",
+                "PREFIX.data-*; load a checkpoint in one file, an older "
+                "format, and save it again with tf.train.Saver.",
             )
         reason = "is a pickle, and opening one runs code of its author"
     elif not name.endswith(_TENSORFLOW):
@@ -391,7 +392,7 @@ def unsupported_format(path: str, repository: str | None = None) -> InputError:
     return InputError(
         f"{repository or folder or '.'} has no model.safetensors; {name} "
         f"{reason}. Write the model again with save_pretrained of "
-        "transformers: see Formats that are not read in "
+        'transformers: see "Formats that are not read" in '
         "docs/guide/checkpoints.md."
     )
 

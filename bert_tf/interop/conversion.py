@@ -227,7 +227,11 @@ def _check_dropped(
 def _kept_state(
     written: Sequence[str], state: Sequence[str], path: str
 ) -> list[str]:
-    """Returns counters and slots of the written weights, if complete."""
+    """Returns counters and slots of the written weights.
+
+    Raises:
+      InputError: If one is missing.
+    """
     slots = {f"{n}/{slot}" for n in written for slot in ("adam_m", "adam_v")}
     lacking = sorted({"global_step", *slots} - {*state})
     if lacking:
@@ -392,7 +396,7 @@ def probe_batch(config: BertConfig, head: str) -> dict[str, np.ndarray]:
 
 
 def _run(pretrained: Pretrained, probe: Mapping) -> dict[str, np.ndarray]:
-    """Returns the outputs of this project's model, without a new pooler's."""
+    """Returns the outputs of our model, without those of a random pooler."""
     assert pretrained.head is not None
     outputs = keras_files.build_model(pretrained)(dict(probe))
     names = [*HEADS[pretrained.head].outputs]

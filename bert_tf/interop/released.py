@@ -23,7 +23,8 @@ recorded in the `.sha256` file, and later downloads of the same name are
 compared with them.
 
 Each use compares the SHA-256 of the small files. One of them, the index of the
-weights, has a CRC of each weight, which TensorFlow compares when it reads it.
+weights, has a CRC of each weight, which TensorFlow compares when it reads the
+weight.
 """
 
 import contextlib
@@ -91,7 +92,8 @@ def download(name: str, check: Callable[[str], object]) -> str:
     Args:
       name: A key of `MODELS`: `NAME` or `DATE/NAME`.
       check: Opens the model in a folder, and raises an InputError if it cannot
-        be used. Called before an unknown model enters the cache.
+        be used. Called before a model without known checksums enters the
+        cache.
 
     Returns:
       The folder in the cache.
@@ -152,7 +154,7 @@ def _cache_errors(path: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _locked(path: str) -> Iterator[io.FileIO]:
-    """Opens a file to append to it, when no other process has it open here.
+    """Opens a file to append to it, and locks it; waits for another process.
 
     The kernel releases the lock when the process ends. On file systems without
     locks, nothing is locked; the checks of the zip then find mixed downloads.

@@ -1,7 +1,7 @@
 """Reads and checks the JSON files of models from other sources.
 
-A check is a test of a value and its description. Keys without one are ignored,
-and null means that a key is absent.
+A check is a test of a value, and a description of what passes it. Keys without
+a check are ignored, and null means that a key is absent.
 """
 
 import json
@@ -88,7 +88,7 @@ def read_file(path: str, checks: Checks) -> dict[str, Any]:
 
 
 def read_json(path: str, kind: type = dict) -> Any:
-    """Reads a file with one value of a type, without checks of its parts."""
+    """Reads a JSON file whose value has a type; does not check its parts."""
     files.require_small_file(path)
     return parse(files.read_text(path), path, kind)
 

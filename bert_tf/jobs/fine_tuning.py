@@ -158,7 +158,7 @@ def fine_tune(
     """Trains, evaluates, predicts and exports, as the options say.
 
     Args:
-      config: The options, complete as `start.resolve` returns them.
+      config: The options that `start.resolve` returns, with all defaults.
       start: The checkpoint, vocabulary and casing to start from.
       task: The task.
       splits: The splits that `settings.splits` names, read and checked.
@@ -168,7 +168,7 @@ def fine_tune(
       metrics: The metrics that --save_best may name, with "eval_". The first
         decides between several trainings by default. Default: the task's.
       facts: Further facts that all runs of one training share. They replace
-        recorded facts of the same name.
+        facts of the same name that this run computes.
       inputs: Further files that the run reads.
 
     Raises:

@@ -53,8 +53,9 @@ class Scores(NamedTuple):
     """The logits of a window.
 
     Attributes:
-      starts: All positions in descending order of the logits of a start, int
-        [k]; equal ones in order of position. Missing ones are -1.
+      starts: The positions in descending order of their start logits, int [k];
+        equal ones in order of position. If the window has fewer than k tokens,
+        the rest is -1.
       start_logits: Their logits, [k]; -inf for missing ones.
       ends: The same for the last token of an answer.
       end_logits: Their logits, [k].
@@ -88,8 +89,8 @@ class Prediction:
         `nbest_predictions.json`.
       null_odds: The null score minus the score of the best span, for
         `null_odds.json`; None unless questions may have no answer.
-      best_span: The best slice, however likely no answer is; "" if there is
-        none.
+      best_span: The text of the best span, even if "no answer" is more likely;
+        "" if there is no span.
       start: Where `text` begins in the context; -1 for no answer.
     """
 
@@ -130,17 +131,18 @@ def find_answer(
 ) -> Prediction:
     """Chooses the answer among the spans of all windows of a question.
 
-    A candidate is a pair of one of the best starts and one of the best ends of
-    a window that lies in the context, does not end before it starts, and
-    starts at a token with its maximum context in this window. Candidates are
-    ordered by the sum of their logits; among equal sums the earlier window,
-    the higher start and the higher end come first. Of equal texts the first
-    is kept.
+    A candidate is a span of the context in one window. It starts at one of the
+    window's best starts and ends at one of its best ends, has 1 to
+    `max_answer_length` tokens, and its first token has its maximum context in
+    this window. Candidates are ordered by the sum of their logits. Among equal
+    sums the earlier window comes first, then the start with the higher logit,
+    then the end with the higher logit. Of equal texts the first is kept.
 
     Without any candidate, as when the best starts are all in a long question,
     all pairs of the windows are considered. The original answers "empty" (SQuAD
     1.1) or crashes (2.0) there. A context without tokens has the answer "" with
-    the probability 0, or with negatives 1 and null odds of `ODDS_WITHOUT_SPAN`.
+    the probability 0; if questions may have no answer, with the probability 1
+    and the null odds `ODDS_WITHOUT_SPAN`.
 
     Raises:
       InputError: If a logit is NaN or infinite.
@@ -398,7 +400,7 @@ def json_object_writer(path: str) -> Iterator[Callable[[str, Any], None]]:
 def official_scores(
     answers: Iterable[Answered], with_negative: bool, is_korquad: bool = False
 ) -> dict[str, float]:
-    """Returns the official scores, with names from "eval_"; see `metrics`.
+    """Returns the official scores by name, with "eval_"; see `metrics`.
 
     The best thresholds of SQuAD 2.0 are computed from the best spans. (The
     official script receives "" where the odds exceed the threshold of the run,

@@ -62,16 +62,16 @@ class TextEmbedder(TextModel):
         print(vectors @ vectors.T)  # Cosines, [2, 2].
 
     `fit` takes pairs of texts. Without `y`, the texts of a pair belong
-    together, and the other second texts of the batch are negatives, unless they
-    are equal or belong to the same first text; larger batches are better. With
-    `y`, numbers from -1 to 1, the cosine of a pair is fitted to its number:
-    divide scores from 0 to 5 by 5.
+    together. The other second texts of the batch are negatives, unless the
+    batch also pairs them with this first text, or they equal it; larger batches
+    are better. With `y`, numbers from -1 to 1, the cosine of a pair is fitted
+    to its number: divide scores from 0 to 5 by 5.
 
     `evaluate` with `y` returns the correlations `pearson` and `spearman` of
     cosines and numbers, which may have any range. Without `y` it returns the
-    loss and two scores of the search for the second text of each first text
-    among all second texts: `accuracy`, how often it has a higher cosine than
-    all negatives, and `mrr`, its mean reciprocal rank.
+    loss and two scores. For each first text, its second text and the negatives
+    among all texts are ranked by cosine: `accuracy` is how often the second
+    text is first, and `mrr` its mean reciprocal rank.
     `fit(validation_data=...)` reports both these and the loss.
 
     Sources: Henderson et al. 2017, "Efficient Natural Language Response
@@ -250,9 +250,9 @@ class TextEmbedder(TextModel):
     ) -> Any:
         """Finds the documents that are most similar to each query.
 
-        All documents are compared, in parts, so that only their texts are in
-        memory. The prompt "query" is put before queries, and "document" before
-        documents, if the model has them.
+        Documents are compared in parts, so that only the vectors of one part
+        are in memory. The prompt "query" is put before queries, and "document"
+        before documents, if the model has them.
 
         Args:
           queries: Texts, or a single string.

@@ -166,8 +166,9 @@ class Normalizer:
 def clean(text: str) -> str:
     """Deletes control characters and replaces white space by U+0020.
 
-    This is the original's `_clean_text`. The parts that `str.split` makes of
-    the result can be normalized one by one.
+    As the original's `_clean_text`; it also replaces the separators at which
+    the original's `str.split` splits later (Zl, Zp). The parts that `str.split`
+    makes of the result can be normalized one by one.
     """
     return text.translate(_CLEAN)
 
@@ -354,7 +355,7 @@ def replacement_table(
 
 @functools.cache
 def traits() -> Pages:
-    """Returns the properties of all code points that affect neighbors."""
+    """Returns what affects the neighbors of each code point: its properties."""
     values = np.zeros(NUM_CODE_POINTS, int)
     for character in assigned_characters():
         if is_cjk(character):
