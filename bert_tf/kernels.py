@@ -189,7 +189,8 @@ def gelu(x, approximate: bool):
     if approximate:
         wide = keras.activations.gelu(wide, approximate=True)
     else:
-        wide = wide * (0.5 * (1.0 + ops.erf(wide * math.sqrt(0.5))))
+        # The form that LiteRT's converter knows.
+        wide = 0.5 * wide * (1.0 + ops.erf(wide * math.sqrt(0.5)))
     return ops.cast(wide, x.dtype)
 
 

@@ -784,6 +784,7 @@ def test_weights_of_a_data_set_are_counted_and_given_once():
         list(parts_of(weighted, None, [1.0] * 3, True, None))
 
 
+@needs_tf_data
 def test_the_data_of_fit_has_no_tuning_thread():
     """It sleeps for up to a minute, for which `fit` would wait at its end."""
 
