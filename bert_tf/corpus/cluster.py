@@ -1,6 +1,6 @@
 """The work of data creation on a cluster, as functions without shared files.
 
-`beam` connects these functions:
+`engines.pipeline` connects these functions:
 
 1. `ranges.read_task` tokenizes a range of the text and yields it as sections
    of a few thousand sentences.
@@ -362,7 +362,7 @@ def replicate(
 
 
 def complete_pairs(
-    grouped: tuple[Address, dict[str, Iterable[Any]]],
+    grouped: tuple[Address, tuple[Iterable[TextSection], Iterable[Batch]]],
     config: CreationConfig,
     size: int,
     table: SectionTable,
@@ -370,15 +370,14 @@ def complete_pairs(
     """Completes the pairs whose B is in a section.
 
     Args:
-      grouped: The address; "sections" with one TextSection and "requests" with
-        any number of batches, which are read a few at a time.
+      grouped: The address; its section, alone in an iterable; and any number of
+        requests, which are read a few at a time.
       size: See `text.Pieces`.
     """
-    (index, _), group = grouped
-    [section] = group["sections"]
+    (index, _), ([section], batches) = grouped
     text = table.section(index, section)
     offsets = text.corpus.sentence_offsets
-    for requests in _larger_batches(group["requests"]):
+    for requests in _larger_batches(batches):
         drafts = requests.pairs
         first, end = table.segments(
             index, text, drafts["other_document"], drafts["point"], size
@@ -496,7 +495,7 @@ def write_chunk(
         batch.pairs[rows],
         functools.partial(take_slices, batch.tokens),
     )
-    with files.atomic_writer(chunk_path(folder, first)) as file:
+    with files.atomic_writer(chunk_path(folder, first), True) as file:
         file.write(chunk.data)
     return plan.shard, (first, dataclasses.replace(chunk, data=b""))
 

@@ -4,7 +4,7 @@
 processes: `encode` (text to token ids), `cut` (token ids to instances) and
 `write_chunk` (instances to masked, serialized records). All random numbers are
 functions of document and position, so any division of the work writes the same
-bytes. `beam` uses the same functions on a cluster.
+bytes. `engines` run the same functions on a cluster.
 """
 
 import collections

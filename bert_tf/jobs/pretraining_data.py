@@ -6,7 +6,8 @@ Its options and files are explained in options/pretraining_data.py.
 import dataclasses
 
 from bert_tf import command, signals
-from bert_tf.corpus import beam, creation
+from bert_tf.corpus import creation
+from bert_tf.corpus.engines import beam, spark
 from bert_tf.corpus.settings import CreationConfig
 from bert_tf.data import processes
 from bert_tf.jobs.options.pretraining_data import PretrainingDataConfig
@@ -28,6 +29,8 @@ def run(config: PretrainingDataConfig) -> list[str]:
     with signals.stopping():
         if config.runner == "beam":
             beam.create(job, config.beam_options or "")
+        elif config.runner == "spark":
+            spark.create(job, config.spark_master)
         else:
             num_workers = config.num_workers or processes.available_cpus()
             creation.create(job, num_workers)

@@ -9,7 +9,8 @@ import sys
 import pytest
 import tensorflow as tf
 
-from bert_tf.corpus import beam, creation
+from bert_tf.corpus import creation
+from bert_tf.corpus.engines import beam
 from bert_tf.corpus.settings import CreationConfig, PieceSizes
 from bert_tf.errors import InputError
 from tests.text_corpora import write_text
@@ -58,18 +59,6 @@ def test_errors_of_a_cluster_are_understood():
     with pytest.raises(KeyboardInterrupt):
         beam.run(pipeline)
     assert pipeline.is_cancelled
-
-
-def test_the_number_of_tasks_is_limited(tmp_path, monkeypatch):
-    monkeypatch.setattr(beam, "MAX_TASKS", 10)
-    (tmp_path / "a").write_bytes(b"x" * 10_000)
-    (tmp_path / "b.gz").write_bytes(b"x" * 10_000)
-    paths = [f"{tmp_path}/a", f"{tmp_path}/b.gz"]
-    tasks = list(beam.plan_tasks(paths, 10))
-    assert [task.ranges[0].path for task in tasks] == [paths[0]] * 10 + [
-        paths[1]
-    ]
-    assert len(list(beam.plan_tasks(paths, 5000))) == 3
 
 
 # What follows needs Apache Beam.

@@ -272,13 +272,13 @@ def make_instances(config, sizes, sections, table):
         for cut in cluster.cut_section(section, config, size, table)
     ]
     batches = [cut.complete for cut in cuts]
-    grouped = collections.defaultdict(lambda: {"sections": [], "requests": []})
+    grouped = collections.defaultdict(lambda: ([], []))
     for section in sections:
         for address, copy in cluster.replicate(section, table):
-            grouped[address]["sections"].append(copy)
+            grouped[address][0].append(copy)
     for cut in cuts:
         for address, batch in cut.requests:
-            grouped[address]["requests"].append(batch)
+            grouped[address][1].append(batch)
     for group in grouped.items():
         batches += cluster.complete_pairs(group, config, size, table)
     return batches, [(cut.index, cut.count) for cut in cuts], grouped

@@ -16,9 +16,10 @@ Larger texts use all CPUs; a core makes about 50,000 examples per second.
 The text has one sentence per line and blank lines between documents. With
 --input_format=jsonl, each line is a JSON object with one document.
 
-These flags run the job on a cluster, which writes the same files, byte for
-byte:
+These flags run the job on a cluster, Apache Spark or what Apache Beam supports,
+which writes the same files, byte for byte:
 
+    --runner=spark --spark_master=spark://HOST:7077
     --runner=beam --beam_options='--runner=DataflowRunner --project=...'
 """
 
@@ -41,10 +42,10 @@ class PretrainingDataConfig(CreationConfig):
         needs="runner=local",
     )
     runner: str = option(
-        "What runs the job: this machine, or the runner of Apache Beam. The "
-        "files do not depend on it.",
+        "What runs the job: this machine, Apache Spark, or the runner of Apache "
+        "Beam. The files do not depend on it.",
         default="local",
-        choices=("local", "beam"),
+        choices=("local", "spark", "beam"),
     )
     beam_options: str = option(
         "Apache Beam's options for --runner=beam, as on a command line: "
@@ -52,6 +53,12 @@ class PretrainingDataConfig(CreationConfig):
         "process, for a first try.",
         fallback="",
         needs="runner=beam",
+    )
+    spark_master: str | None = option(
+        "URL of the Spark cluster: spark://HOST:PORT, yarn, k8s://..., or "
+        "local[CORES]. Default: what spark-submit sets, or else local[*].",
+        default=None,
+        needs="runner=spark",
     )
 
     def check(self) -> None:

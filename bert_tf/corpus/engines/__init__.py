@@ -1,0 +1,1 @@
+"""What runs data creation on many machines: Apache Beam and Apache Spark."""

@@ -1,0 +1,258 @@
+"""Runs data creation on Apache Beam.
+
+Also checks Beam's options: Beam ignores unknown ones and prints a page of
+usage for others.
+"""
+
+import contextlib
+import io
+import logging
+import re
+import shlex
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from bert_tf.corpus.engines import pipeline
+from bert_tf.corpus.settings import DEFAULT_SIZES, CreationConfig, PieceSizes
+from bert_tf.errors import InputError, did_you_mean, listed, wrong_value
+from bert_tf.packages import missing
+
+if TYPE_CHECKING:
+    import apache_beam as beam
+
+# These runners ask a server for some of their options, so unknown names are
+# accepted; likewise for custom runners, which are named as a class with its
+# module.
+_RUNNERS_WITH_OPTIONS = ("FlinkRunner", "SparkRunner", "PortableRunner")
+_DIRECT_RUNNER = "DirectRunner"
+# What runners raise if an option or a package is missing or they do not exist.
+_RUNNER_ERRORS = (
+    AttributeError,
+    ImportError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+# A worker's InputError in the text of the error that Beam raises.
+_WORKER_ERROR = re.compile(
+    r"\bInputError: (.+?)(?: \[while running|\\n|$)", re.M
+)
+
+
+def new_pipeline(options: str) -> "beam.Pipeline":
+    """Makes an empty pipeline.
+
+    Args:
+      options: As on a command line. Without a runner, the DirectRunner runs the
+        pipeline in this process.
+
+    Raises:
+      InputError: If Beam is not installed or an option cannot be used.
+    """
+    beam = _import_beam()
+    from apache_beam.options.pipeline_options import (
+        PipelineOptions,
+        StandardOptions,
+    )
+
+    try:
+        flags = shlex.split(options)
+    except ValueError as error:
+        raise _options_error(options, str(error)) from error
+    stderr = io.StringIO()
+    try:
+        # Beam's parser prints a hundred lines of usage and exits.
+        with contextlib.redirect_stderr(stderr):
+            parsed = PipelineOptions(flags)
+            values = parsed.get_all_options(retain_unknown_options=True)
+            standard = parsed.view_as(StandardOptions)
+    except SystemExit as error:
+        reason = stderr.getvalue().splitlines()[-1].partition("error: ")[2]
+        raise _options_error(options, reason) from error
+    name = _runner_name(standard.runner, StandardOptions.KNOWN_RUNNER_NAMES)
+    _check_flags(options, flags)
+    if name not in _RUNNERS_WITH_OPTIONS and "." not in name:
+        beam_options = PipelineOptions([]).get_all_options()
+        for unknown in values.keys() - beam_options.keys():
+            advice = did_you_mean(unknown, beam_options)
+            reason = f"there is no option --{unknown}.{advice}"
+            raise _options_error(options, reason)
+    runner = name
+    if name == _DIRECT_RUNNER:
+        # The DirectRunner would first download a program called Prism and is
+        # otherwise the same as this runner.
+        from apache_beam.runners.portability.fn_api_runner import FnApiRunner
+
+        runner = FnApiRunner()
+    try:
+        return beam.Pipeline(runner, parsed)
+    except _RUNNER_ERRORS as error:
+        raise _options_error(options, str(error)) from error
+
+
+def _import_beam() -> Any:
+    """Imports Apache Beam without its messages below the level WARNING."""
+    try:
+        # While it is imported, it logs warnings about Google Cloud packages.
+        logging.disable(logging.WARNING)
+        import apache_beam
+    except ModuleNotFoundError as error:
+        raise missing(
+            "`runner=beam`", f"apache-beam ({error})", "beam"
+        ) from error
+    finally:
+        logging.disable(logging.NOTSET)
+    beam_logger = logging.getLogger("apache_beam")
+    beam_logger.setLevel(logging.WARNING)
+    return apache_beam
+
+
+def _options_error(options: str, reason: str) -> InputError:
+    line = " ".join(reason.split())
+    return InputError(f"`beam_options={options!r}` cannot be used: {line}")
+
+
+def _runner_name(wish: str | None, runners: list[str]) -> str:
+    """Returns the runner's name as Beam spells it; keeps custom names."""
+    name = wish or _DIRECT_RUNNER
+    if "." in name:
+        return name
+    by_lower_case = {runner.lower(): runner for runner in runners}
+    for spelling in (name.lower(), f"{name.lower()}runner"):
+        if spelling in by_lower_case:
+            return by_lower_case[spelling]
+    raise wrong_value(
+        "--runner in `beam_options`",
+        f"one of {listed(runners, last='or', most=20)}",
+        name,
+    )
+
+
+def _check_flags(options: str, flags: list[str]) -> None:
+    """Raises InputError for words that are not options, which Beam ignores."""
+    is_value = False
+    for flag in flags:
+        if not flag.startswith("--") and not is_value:
+            raise _options_error(
+                options, f"expected --name=value, got {flag!r}"
+            )
+        is_value = flag.startswith("--") and "=" not in flag
+
+
+def run(job: "beam.Pipeline") -> None:
+    """Runs a pipeline and waits until it ends.
+
+    Raises:
+      InputError: If a worker raised one, the runner lacks an option, or the
+        pipeline was stopped.
+    """
+    result = None
+    try:
+        result = job.run()
+        state = result.wait_until_finish()
+    except Exception as error:
+        # Runners pass on a worker's exception within a long text.
+        if match := _WORKER_ERROR.search(str(error)):
+            raise InputError(match[1]) from error
+        if isinstance(error, InputError | NotImplementedError):
+            message = str(error).partition(" [while running")[0]
+            raise InputError(message) from error
+        raise
+    except BaseException:
+        # After Ctrl-C, a cluster would continue the job.
+        if result is not None:
+            result.cancel()
+        raise
+    if state not in (None, "DONE"):
+        raise InputError(
+            f"The pipeline ended in the state {state}. See the runner's log."
+        )
+
+
+class BeamEngine:
+    """Adds the stages to a pipeline; see `pipeline.Engine`."""
+
+    def __init__(self, pipeline: "beam.Pipeline") -> None:
+        import apache_beam
+
+        self._beam = apache_beam
+        self._pipeline = pipeline
+
+    def spread(self, label: str, items: Sequence[Any]) -> "beam.PCollection":
+        start = self._pipeline | label >> self._beam.Create(items)
+        return self.keep(f"{label}: spread", start)
+
+    def map(
+        self,
+        label: str,
+        function: Callable[..., Any],
+        collection: "beam.PCollection",
+        *arguments: Any,
+    ) -> "beam.PCollection":
+        return collection | label >> self._beam.Map(function, *arguments)
+
+    def flat_map(
+        self,
+        label: str,
+        function: Callable[..., Iterable[Any]],
+        collection: "beam.PCollection",
+        *arguments: Any,
+    ) -> "beam.PCollection":
+        return collection | label >> self._beam.FlatMap(function, *arguments)
+
+    def keep(
+        self, label: str, collection: "beam.PCollection"
+    ) -> "beam.PCollection":
+        # Without it, a runner may compute the collection again for each use.
+        return collection | label >> self._beam.Reshuffle()
+
+    def union(
+        self, label: str, *collections: "beam.PCollection"
+    ) -> "beam.PCollection":
+        return collections | label >> self._beam.Flatten()
+
+    def group(
+        self, label: str, collection: "beam.PCollection"
+    ) -> "beam.PCollection":
+        return collection | label >> self._beam.GroupByKey()
+
+    def co_group(
+        self,
+        label: str,
+        first: "beam.PCollection",
+        second: "beam.PCollection",
+    ) -> "beam.PCollection":
+        return (first, second) | label >> self._beam.CoGroupByKey()
+
+    def once(
+        self, label: str, function: Callable[..., Any], *inputs: Any
+    ) -> Any:
+        from apache_beam.pvalue import AsIter, AsSingleton
+
+        given = [
+            value if isinstance(value, AsSingleton) else AsIter(value)
+            for value in inputs
+        ]
+        start = self._pipeline | f"{label}: begin" >> self._beam.Create([None])
+        call = self._beam.Map(lambda _, *values: function(*values), *given)
+        return AsSingleton(start | label >> call)
+
+    def run(self) -> None:
+        run(self._pipeline)
+
+
+def create(
+    config: CreationConfig, options: str, sizes: PieceSizes = DEFAULT_SIZES
+) -> dict[str, Any]:
+    """Writes the same files as `creation.create`; see `pipeline.create`.
+
+    Args:
+      config: The options. All workers must be able to access the files.
+      options: Beam's options, as on a command line: "--runner=FlinkRunner".
+      sizes: How the work is divided.
+
+    Raises:
+      InputError: If Beam is not installed; or as in `creation.create`.
+    """
+    engine = BeamEngine(new_pipeline(options))
+    return pipeline.create(config, contextlib.nullcontext(engine), sizes)

@@ -1,0 +1,363 @@
+"""Data creation on many machines: the order of the stages, and the files.
+
+`assemble` connects the functions of `cluster` once for all engines. `create`
+does the rest in the process that starts the job: it checks the options, makes
+temporary files and renames them at the end.
+
+`creation`, which works on one machine, has its own stages: it keeps the text in
+local files and reads the random segments from there, so it never has to send
+them from one worker to another.
+"""
+
+import collections
+import contextlib
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+import secrets
+import socket
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+from absl import logging
+
+from bert_tf import files
+from bert_tf.corpus import cluster, creation, ranges
+from bert_tf.corpus.cluster import InstanceTable, SectionTable
+from bert_tf.corpus.creation import WrittenChunk
+from bert_tf.corpus.ranges import ReadingTask, TaskReport, TextSection
+from bert_tf.corpus.settings import DEFAULT_SIZES, CreationConfig, PieceSizes
+from bert_tf.errors import InputError
+
+# The largest number of tasks: all are listed in the job's description, whose
+# size Dataflow limits.
+MAX_TASKS = 10_000
+# The file in which the pipeline leaves its results.
+_RESULTS = "results.json"
+
+# Items that are spread over the workers, and an object that all workers have.
+Collection = Any
+Table = Any
+
+
+class Engine(Protocol):
+    """What runs the stages.
+
+    The functions run on workers, perhaps more than once for the same item.
+    They get an item of a collection, then `arguments`: tables and other
+    objects. The labels name the stages in the engine's log.
+    """
+
+    def spread(self, label: str, items: Sequence[Any]) -> Collection:
+        """Makes a collection of a few thousand small items."""
+
+    def map(
+        self,
+        label: str,
+        function: Callable[..., Any],
+        collection: Collection,
+        *arguments: Any,
+    ) -> Collection:
+        """Calls a function with each item."""
+
+    def flat_map(
+        self,
+        label: str,
+        function: Callable[..., Iterable[Any]],
+        collection: Collection,
+        *arguments: Any,
+    ) -> Collection:
+        """Calls a function with each item; joins the items it yields."""
+
+    def keep(self, label: str, collection: Collection) -> Collection:
+        """Stores a collection that several stages use."""
+
+    def union(self, label: str, *collections: Collection) -> Collection:
+        """Joins collections."""
+
+    def group(self, label: str, collection: Collection) -> Collection:
+        """Makes (key, iterable of values) from pairs (key, value)."""
+
+    def co_group(
+        self, label: str, first: Collection, second: Collection
+    ) -> Collection:
+        """Makes (key, (first values, second values)).
+
+        The values of `second` may be too many for the memory of a worker.
+        """
+
+    def once(
+        self, label: str, function: Callable[..., Any], *inputs: Any
+    ) -> Table:
+        """Calls a function once with whole collections and with tables."""
+
+    def run(self) -> None:
+        """Returns when all stages have run; may raise InputError."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """The arguments of all stages."""
+
+    config: CreationConfig
+    sizes: PieceSizes
+    tasks: tuple[ReadingTask, ...]
+    outputs: tuple[str, ...]
+    temporaries: tuple[str, ...]  # Renamed to the outputs at the end.
+    folder: str  # For intermediate files.
+
+
+def create(
+    config: CreationConfig,
+    opened: contextlib.AbstractContextManager[Engine],
+    sizes: PieceSizes = DEFAULT_SIZES,
+) -> dict[str, Any]:
+    """Writes the same files as `creation.create`.
+
+    The output files appear when all of them are complete. Meanwhile a folder
+    next to the first output file holds all records in chunks.
+
+    Args:
+      config: The options. All workers must be able to access the files.
+      opened: The engine, which is started after the options were checked and
+        stopped before the output files get their names.
+      sizes: How the work is divided.
+
+    Returns:
+      The manifest: settings, counts and checksums.
+
+    Raises:
+      InputError: If the engine cannot be started; or as in `creation.create`.
+    """
+    inputs = config.input_paths()
+    outputs = config.output_paths(inputs)
+    vocabulary = creation.vocabulary_entry(config)  # Fails early.
+    manifest_path = files.manifest_path(outputs[0])
+    with (
+        _shared_folder(outputs[0]) as folder,
+        # The first writer is the last to rename its file.
+        files.atomic_writer(manifest_path) as manifest_file,
+        contextlib.ExitStack() as stack,
+    ):
+        temporaries = tuple(
+            stack.enter_context(_temporary_for(path)) for path in outputs
+        )
+        tasks = tuple(plan_tasks(inputs, sizes.text_bytes))
+        job = Job(config, sizes, tasks, tuple(outputs), temporaries, folder)
+        creation.log_paths("Reading from input files", inputs)
+        with opened as engine:
+            assemble(engine, job)
+            engine.run()
+        results = files.read_json(os.path.join(folder, _RESULTS))
+        if results["error"]:
+            raise InputError(results["error"])
+        creation.log_samples(config, results["samples"])
+        creation.log_paths("Wrote output files", outputs)
+        manifest = creation.write_manifest(
+            manifest_file,
+            config,
+            vocabulary,
+            {path: results["text_bytes"][path] for path in inputs},
+            results["shards"],
+            results["counts"],
+        )
+    logging.info("Wrote %d total instances", manifest["counts"]["instances"])
+    return manifest
+
+
+def plan_tasks(paths: list[str], text_bytes: int) -> Iterator[ReadingTask]:
+    """Divides files into tasks of `text_bytes`, or into about MAX_TASKS."""
+    total = sum(map(ranges.size_of, paths))
+    return ranges.plan_tasks(paths, max(text_bytes, total // MAX_TASKS))
+
+
+@contextlib.contextmanager
+def _shared_folder(output: str) -> Iterator[str]:
+    """Makes a folder next to an output file for intermediate files."""
+    folder = files.temporary_prefix(output) + secrets.token_hex(4)
+    with files.input_errors("write", output):
+        files.remove_leftovers(output)
+        files.makedirs(folder)
+    try:
+        yield folder
+    finally:
+        try:
+            files.remove_tree(folder)
+        except OSError as error:
+            # A worker that was stopped may still have written a file.
+            logging.warning("Remove the folder %s: %s.", folder, error)
+
+
+@contextlib.contextmanager
+def _temporary_for(path: str) -> Iterator[str]:
+    """Yields a file that a worker writes and that is renamed at the end.
+
+    It is in a folder next to `path`, with what killed workers leave. It is
+    created at once, so that a path that cannot be written fails before hours of
+    work.
+    """
+    path = files.follow_links(path)
+    with _shared_folder(path) as folder:
+        temporary = os.path.join(folder, "complete")
+        files.write_text(temporary, "")
+        yield temporary
+        with files.input_errors("write", path):
+            files.rename(temporary, path)
+
+
+def assemble(engine: Engine, job: Job) -> None:
+    """Connects the functions of `cluster`; the last one writes the results."""
+    config, size = job.config, job.sizes.sentences
+    tasks = engine.spread("Tasks", job.tasks)
+    contents = engine.keep(
+        "Keep the text", engine.flat_map("Read", _read, tasks, config, size)
+    )
+    sections = engine.flat_map("Sections", _sections, contents)
+    entries = engine.map("Entries", cluster.entry_of, sections)
+    reports = engine.flat_map("Reports", _reports, contents)
+    number = functools.partial(SectionTable.of, config)
+    table = engine.once("Number the documents", number, entries, reports)
+    cut = engine.keep(
+        "Keep the cuts",
+        engine.flat_map(
+            "Cut", cluster.cut_section, sections, config, size, table
+        ),
+    )
+    counts = engine.map("Counts", _count, cut)
+    count = functools.partial(
+        InstanceTable.of, job.outputs, job.sizes.instances
+    )
+    instances = engine.once("Count the instances", count, counts, table)
+    complete = engine.map("Complete", _complete, cut)
+    if config.next_sentence:
+        copies = engine.flat_map("Replicate", cluster.replicate, sections, table)
+        requests = engine.flat_map("Requests", _requests, cut)
+        grouped = engine.co_group("Group by section", copies, requests)
+        pairs = engine.flat_map(
+            "Complete the pairs",
+            cluster.complete_pairs,
+            grouped,
+            config,
+            size,
+            table,
+        )
+        complete = engine.union("All instances", complete, pairs)
+    assigned = engine.flat_map(
+        "Assign chunks", cluster.assign_chunks, complete, config, instances
+    )
+    written = engine.map(
+        "Write the chunks",
+        cluster.write_chunk,
+        engine.group("Group by chunk", assigned),
+        config,
+        job.folder,
+        instances,
+    )
+    by_file = engine.group("Group by file", written)
+    shards = engine.map("Join the chunks", _join_chunks, by_file, job)
+    finish = functools.partial(_write_results, job)
+    engine.once("Results", finish, table, instances, reports, shards)
+
+
+# Beam checks the types of the stages by these annotations.
+
+
+def _read(
+    task: ReadingTask, config: CreationConfig, size: int
+) -> Iterator[TextSection | TaskReport]:
+    """Reads a task; an error in the vocabulary also names the machine."""
+    try:
+        creation.load_vocabulary(config)
+    except InputError as error:
+        counts: collections.Counter[str] = collections.Counter()
+        message = f"On the worker {socket.gethostname()}: {error}"
+        yield TaskReport(task.number, 0, {}, counts, message)
+    else:
+        yield from ranges.read_task(task, config, size)
+
+
+def _sections(item: TextSection | TaskReport) -> list[TextSection]:
+    return [item] if isinstance(item, TextSection) else []
+
+
+def _reports(item: TextSection | TaskReport) -> list[TaskReport]:
+    return [item] if isinstance(item, TaskReport) else []
+
+
+def _count(cut: cluster.CutSection) -> tuple[int, int]:
+    return cut.index, cut.count
+
+
+def _complete(cut: cluster.CutSection) -> cluster.Batch:
+    return cut.complete
+
+
+def _requests(
+    cut: cluster.CutSection,
+) -> list[tuple[cluster.Address, cluster.Batch]]:
+    return cut.requests
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    """An output file that is complete except for its name."""
+
+    number: int
+    entry: dict[str, Any]  # Its entry in the manifest.
+    counts: collections.Counter[str]
+    samples: dict[str, list[Any]]  # See `creation.WrittenChunk`.
+
+
+def _join_chunks(
+    written: tuple[int, Iterable[tuple[int, WrittenChunk]]], job: Job
+) -> Shard:
+    """Concatenates the chunks of an output file."""
+    number, pairs = written
+    chunks = dict(pairs)
+    checksum = hashlib.sha256()
+    counts: collections.Counter[str] = collections.Counter()
+    with files.atomic_writer(job.temporaries[number], True) as file:
+        for first in sorted(chunks):
+            path = cluster.chunk_path(job.folder, first)
+            with files.open_read(path) as chunk_file:
+                data = chunk_file.read()
+            file.write(data)
+            checksum.update(data)
+            counts.update(chunks[first].counts)
+    entry = {
+        "path": job.outputs[number],
+        "records": sum(chunk.num_instances for chunk in chunks.values()),
+        "sha256": checksum.hexdigest(),
+    }
+    first_samples = chunks[min(chunks)].samples
+    samples = {name: v.tolist() for name, v in first_samples.items()}
+    return Shard(number, entry, counts, samples)
+
+
+def _write_results(
+    job: Job,
+    table: SectionTable,
+    instances: InstanceTable,
+    reports: Iterable[TaskReport],
+    shards: Iterable[Shard],
+) -> None:
+    """Writes what `create` needs for the manifest."""
+    text_bytes: collections.Counter[str] = collections.Counter()
+    for report in reports:
+        text_bytes.update(report.text_bytes)
+    ordered = sorted(shards, key=lambda shard: shard.number)
+    counts = collections.Counter(table.counts)
+    for shard in ordered:
+        counts.update(shard.counts)
+    counts["instances"] = sum(shard.entry["records"] for shard in ordered)
+    results = {
+        "error": instances.error,
+        "text_bytes": text_bytes,
+        "counts": counts,
+        "shards": [shard.entry for shard in ordered],
+        "samples": ordered[0].samples if ordered else {},
+    }
+    path = os.path.join(job.folder, _RESULTS)
+    files.write_text(path, json.dumps(results))
