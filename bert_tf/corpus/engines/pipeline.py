@@ -212,7 +212,7 @@ def assemble(engine: Engine, job: Job) -> None:
     config, size = job.config, job.sizes.sentences
     tasks = engine.spread("Tasks", job.tasks)
     contents = engine.keep(
-        "Keep the text", engine.flat_map("Read", _read, tasks, config, size)
+        "Keep the text", engine.flat_map("Read", read_task, tasks, config, size)
     )
     sections = engine.flat_map("Sections", _sections, contents)
     entries = engine.map("Entries", cluster.entry_of, sections)
@@ -256,7 +256,7 @@ def assemble(engine: Engine, job: Job) -> None:
         instances,
     )
     by_file = engine.group("Group by file", written)
-    shards = engine.map("Join the chunks", _join_chunks, by_file, job)
+    shards = engine.map("Join the chunks", join_chunks, by_file, job)
     finish = functools.partial(_write_results, job)
     engine.once("Results", finish, table, instances, reports, shards)
 
@@ -264,7 +264,7 @@ def assemble(engine: Engine, job: Job) -> None:
 # Beam checks the types of the stages by these annotations.
 
 
-def _read(
+def read_task(
     task: ReadingTask, config: CreationConfig, size: int
 ) -> Iterator[TextSection | TaskReport]:
     """Reads a task; an error in the vocabulary also names the machine."""
@@ -310,7 +310,7 @@ class Shard:
     samples: dict[str, list[Any]]  # See `creation.WrittenChunk`.
 
 
-def _join_chunks(
+def join_chunks(
     written: tuple[int, Iterable[tuple[int, WrittenChunk]]], job: Job
 ) -> Shard:
     """Concatenates the chunks of an output file."""

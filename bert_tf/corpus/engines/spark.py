@@ -38,6 +38,9 @@ _BATCH_BYTES = 1 << 22
 _BATCH_ITEMS = 1 << 10
 # A worker's error in the text of the error that Spark raises.
 _WORKER_ERROR = re.compile(r"^(?:\w+\.)*InputError: (.+)$", re.M)
+# What is wrong, in Java's log and in its errors.
+_REASON = re.compile(r"has been killed\. Reason: (.+)")
+_JAVA_ERROR = re.compile(r"^(?:: )?[\w.$]+(?:Exception|Error): (.+)", re.M)
 _NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '(\w+)")
 
 
@@ -53,12 +56,14 @@ def opened(master: str | None) -> "Iterator[SparkEngine]":
       InputError: If PySpark or Java is missing, or the cluster refuses.
     """
     try:
-        import pandas  # noqa: F401  PySpark imports both much later.
+        import pyspark.sql
+
+        # PySpark imports both much later.
+        import pandas  # noqa: F401
         import pyarrow  # noqa: F401
-        from pyspark.sql import SparkSession
     except ModuleNotFoundError as error:
-        raise missing("`runner=spark`", f"pyspark ({error})", "spark") from error
-    before = SparkSession.getActiveSession()
+        raise missing("`runner=spark`", str(error.name), "spark") from error
+    before = pyspark.sql.SparkSession.getActiveSession()
     session = before or _start(master)
     engine = SparkEngine(session)
     try:
@@ -92,7 +97,7 @@ def _start(master: str | None) -> "SparkSession":
             session = builder.getOrCreate()
         except Exception as error:
             log.seek(0)
-            reason = _reason(f"{error}\n{log.read()}")
+            reason = _reason(log.read(), str(error))
             raise InputError(f"Cannot start Spark: {reason}") from error
     if not session.sparkContext.getConf().contains("spark.log.level"):
         session.sparkContext.setLogLevel("OFF")
@@ -142,10 +147,11 @@ def _one_line_errors() -> Iterator[None]:
         ) from None
 
 
-def _reason(text: str) -> str:
-    """Returns the line of Java's output that says what is wrong."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[0]
+def _reason(*texts: str) -> str:
+    """Returns what is wrong, from Java's output and errors."""
+    text = "\n".join(texts)
+    found = _REASON.search(text) or _JAVA_ERROR.search(text)
+    return found[1] if found else text.strip().partition("\n")[0]
 
 
 @dataclasses.dataclass(frozen=True)

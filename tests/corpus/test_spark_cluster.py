@@ -1,0 +1,240 @@
+"""Proof on a Spark cluster: the same bytes, whatever is killed.
+
+`make spark` runs it. A test waits for a marker that a worker writes in the
+middle of a stage, then kills a process with SIGKILL.
+"""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import pytest
+from checkout import ROOT
+
+from bert_tf.corpus import creation
+from bert_tf.corpus.settings import CreationConfig
+from tests import spark_cluster
+from tests.spark_cluster import SIZES, STAGES, Cluster, wait_for
+from tests.text_corpora import SPECIALS, WORDS, write_text
+
+pytestmark = pytest.mark.slow
+# Four output files on two executors, one of them compressed.
+OUTPUTS = ["a.tfrecord", "b.tfrecord", "c.tfrecord.gz", "sub/d.tfrecord"]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    pytest.importorskip("pyspark")
+    with Cluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    """A folder with texts in both formats and a vocabulary."""
+    folder = tmp_path_factory.mktemp("texts")
+    (folder / "vocab.txt").write_text("\n".join(SPECIALS + WORDS))
+    write_text(folder / "a.txt", 150)
+    write_text(folder / "b.txt.gz", 40, seed=1, most_sentences=120)
+    documents = (folder / "a.txt").read_text().split("\n\n")
+    lines = [json.dumps({"text": document}) for document in documents]
+    (folder / "a.jsonl").write_text("\n".join(lines))
+    return folder
+
+
+def options(texts, folder, input_format="text"):
+    names = ["a.txt", "b.txt.gz"] if input_format == "text" else ["a.jsonl"]
+    return {
+        "input_file": ",".join(f"{texts}/{name}" for name in names),
+        "output_file": ",".join(f"{folder}/{name}" for name in OUTPUTS),
+        "vocab_file": f"{texts}/vocab.txt",
+        "input_format": input_format,
+        "do_whole_word_mask": True,
+        "max_seq_length": 64,
+        "dupe_factor": 10,
+    }
+
+
+def flags(texts, folder, *more, **formats):
+    given = options(texts, folder, **formats)
+    return [f"--{name}={value}" for name, value in given.items()] + [*more]
+
+
+def files_in(folder):
+    """Returns all files by name; the manifest without the folder's name."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes().replace(
+            str(folder).encode(), b""
+        )
+        for path in pathlib.Path(folder).rglob("*")
+        if path.is_file()
+    }
+
+
+@pytest.fixture(scope="module")
+def expected(texts, tmp_path_factory):
+    """What one machine writes, by format of the text."""
+    found = {}
+    for input_format in "text", "jsonl":
+        folder = tmp_path_factory.mktemp("local")
+        given = options(texts, folder, input_format)
+        creation.create(CreationConfig(**given), 1, SIZES)
+        found[input_format] = files_in(folder)
+        assert len(found[input_format]) == 1 + len(OUTPUTS)
+    return found
+
+
+def assert_completes(program, expected, folder):
+    _, stderr = program.communicate(timeout=spark_cluster.PATIENCE)
+    assert program.returncode == 0, stderr
+    assert "Traceback" not in stderr
+    assert "at org.apache" not in stderr
+    assert "WARN" not in stderr
+    assert files_in(folder) == expected
+    # No temporary folder is left.
+    assert sorted(os.listdir(folder)) == sorted(
+        ["a.tfrecord", "b.tfrecord", "c.tfrecord.gz", "sub"]
+        + ["manifest.a.tfrecord.json"]
+    )
+
+
+def assert_fails(program, folder):
+    """Returns the program's error, which must be one line."""
+    _, stderr = program.communicate(timeout=spark_cluster.PATIENCE)
+    assert program.returncode == 1, stderr
+    # The log of absl: the letter of the level, then the date.
+    lines = [s for s in stderr.splitlines() if not s.startswith("I")]
+    assert len(lines) == 1, stderr
+    assert not folder.exists() or not files_in(folder)
+    return lines[0]
+
+
+def paused(cluster, texts, folder, stage, settings=()):
+    """Starts a job that pauses in a stage; returns it and the worker's pid."""
+    marker = folder.parent / f"{folder.name}-marker"
+    pause = {"stage": stage, "marker": str(marker)}
+    program = cluster.launch(flags(texts, folder), pause, settings)
+
+    def note():
+        assert program.poll() is None, program.stderr.read()
+        return marker.exists() and json.loads(marker.read_text())
+
+    return program, wait_for(note, f"the pause in the stage {stage}")["pid"]
+
+
+def executor_of(pid):
+    """Returns the Java process that started a Python worker's daemon."""
+    executor = spark_cluster.parent_of(spark_cluster.parent_of(pid))
+    command = pathlib.Path(f"/proc/{executor}/cmdline").read_bytes()
+    assert b"CoarseGrainedExecutorBackend" in command
+    return executor
+
+
+@pytest.mark.parametrize("input_format", ["text", "jsonl"])
+def test_a_cluster_writes_the_bytes_of_one_machine(
+    cluster, texts, expected, tmp_path, input_format
+):
+    folder = tmp_path / "out"
+    given = flags(texts, folder, input_format=input_format)
+    assert_completes(cluster.launch(given), expected[input_format], folder)
+
+
+def test_the_script_needs_no_special_program(cluster, texts, tmp_path):
+    """With pieces of the default size, where the rest has small ones."""
+    script = [str(ROOT / "create_pretraining_data.py")]
+    program = cluster.launch(flags(texts, tmp_path / "a"), program=script)
+    given = options(texts, tmp_path / "b")
+    creation.create(CreationConfig(**given), 1)
+    assert_completes(program, files_in(tmp_path / "b"), tmp_path / "a")
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_an_executor_is_killed(cluster, texts, expected, tmp_path, stage):
+    cluster.restore()
+    folder = tmp_path / "out"
+    program, pid = paused(cluster, texts, folder, stage)
+    os.kill(executor_of(pid), signal.SIGKILL)
+    assert_completes(program, expected["text"], folder)
+
+
+def test_a_worker_is_killed_with_its_executor(
+    cluster, texts, expected, tmp_path
+):
+    cluster.restore()
+    folder = tmp_path / "out"
+    program, pid = paused(cluster, texts, folder, "chunks")
+    executor = executor_of(pid)
+    parent = spark_cluster.parent_of(executor)
+    [worker] = [w for w in cluster.workers if w.pid == parent]
+    spark_cluster.kill(worker)
+    assert_completes(program, expected["text"], folder)
+
+
+@pytest.mark.parametrize("who", ["Python", "Java"])
+def test_the_driver_is_killed_and_the_job_runs_again(
+    cluster, texts, expected, tmp_path, who
+):
+    cluster.restore()
+    folder = tmp_path / "out"
+    program, _ = paused(cluster, texts, folder, "chunks")
+    if who == "Python":
+        os.kill(program.pid, signal.SIGKILL)
+        program.communicate()
+        # Complete files appear at the end only.
+        assert not any((folder / name).exists() for name in OUTPUTS)
+        assert os.listdir(folder)
+    else:
+        [java] = (
+            subprocess.run(
+                ["pgrep", "-P", str(program.pid), "java"],
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+        ).stdout.split()
+        os.kill(int(java), signal.SIGKILL)
+        assert "Spark stopped the job" in assert_fails(program, folder)
+    cluster.restore()
+    program = cluster.launch(flags(texts, folder))
+    assert_completes(program, expected["text"], folder)
+
+
+def test_speculative_tasks_change_nothing(cluster, texts, expected, tmp_path):
+    cluster.restore()
+    folder = tmp_path / "out"
+    settings = {
+        "spark.speculation": "true",
+        "spark.speculation.interval": "50ms",
+        "spark.speculation.quantile": "0.1",
+        "spark.speculation.multiplier": "1.1",
+    }
+    # The pause ends when another attempt has come to the same place.
+    program, _ = paused(cluster, texts, folder, "chunks", settings.items())
+    assert_completes(program, expected["text"], folder)
+    assert (tmp_path / "out-marker.other").exists()
+
+
+@pytest.mark.parametrize("lacks", ["package", "vocabulary"])
+def test_a_worker_lacks_something(cluster, texts, tmp_path, lacks):
+    cluster.restore()
+    folder = tmp_path / "out"
+    if lacks == "package":
+        settings = {"spark.executorEnv.PYTHONPATH": ""}
+        program = cluster.launch(flags(texts, folder), settings=settings.items())
+        expected = "A Spark worker lacks the module bert_tf."
+    else:
+        program, _ = paused(cluster, texts, folder, "read")
+        expected = "vocab"
+    assert expected in assert_fails(program, folder)
+
+
+def test_an_error_in_the_text_is_one_line(cluster, texts, tmp_path):
+    cluster.restore()
+    (tmp_path / "bad.txt").write_bytes(b"wa\nwb\n\nwc\xff\n")
+    given = flags(texts, tmp_path / "out", f"--input_file={tmp_path}/bad.txt")
+    error = assert_fails(cluster.launch(given), tmp_path / "out")
+    assert f"error: {tmp_path}/bad.txt:4: byte 0xff" in error
+    assert sys.executable

@@ -1,0 +1,254 @@
+"""A Spark cluster of two workers on this machine, and ways to break it.
+
+`python -m tests.spark_cluster PAUSE --flag=value ...` is
+create_pretraining_data.py with small pieces of work. PAUSE is a JSON object:
+one stage writes the file `marker` in the middle of its work, then waits.
+"""
+
+import contextlib
+import functools
+import importlib
+import itertools
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+
+from checkout import ROOT
+
+from bert_tf import command, files
+from bert_tf.corpus import cluster
+from bert_tf.corpus.engines import pipeline, spark
+from bert_tf.corpus.settings import PieceSizes
+
+SIZES = PieceSizes(sentences=50, instances=800, text_bytes=20_000)
+# Longer than anything takes on a busy machine.
+PATIENCE = 120
+# Java compiles little: its processes end after seconds.
+JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+SETTINGS = {
+    "spark.driver.extraJavaOptions": JAVA,
+    "spark.driver.memory": "512m",
+    "spark.executor.cores": "1",
+    "spark.executor.extraJavaOptions": JAVA,
+    "spark.executor.memory": "512m",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.ui.enabled": "false",
+}
+
+
+def wait_for(condition, what):
+    """Returns the first true result of a function."""
+    end = time.monotonic() + PATIENCE
+    while not (result := condition()):
+        assert time.monotonic() < end, f"{what} has not happened"
+        time.sleep(0.05)
+    return result
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Cluster:
+    """A master and two workers with one core each."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.port, self.web_port = free_port(), free_port()
+        self.url = f"spark://127.0.0.1:{self.port}"
+        self.stack = contextlib.ExitStack()
+        self.workers = []
+
+    def __enter__(self):
+        try:
+            self.start("Master", self.port, self.web_port)
+            wait_for(self.state, "the start of the master")
+            self.restore()
+        except BaseException:
+            self.stack.close()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        self.stack.close()
+
+    def start(self, kind, port, web_port, *words, **variables):
+        """Starts a master or a worker, which ends with the cluster."""
+        import pyspark
+
+        home = pathlib.Path(pyspark.__file__).parent
+        name = f"org.apache.spark.deploy.{kind.lower()}.{kind}"
+        environment = {
+            "SPARK_HOME": str(home),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_DAEMON_JAVA_OPTS": JAVA,
+            "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_LOCAL_DIRS": str(self.folder / "local"),
+            "SPARK_WORKER_DIR": str(self.folder / "work"),
+            "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]),
+            **variables,
+        }
+        log = self.stack.enter_context(
+            open(self.folder / f"{kind}-{port}.log", "w")
+        )
+        process = subprocess.Popen(
+            [home / "bin/spark-class", name, "--host", "127.0.0.1"]
+            + ["--port", str(port), "--webui-port", str(web_port), *words],
+            env={**os.environ, **environment},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        self.stack.callback(process.wait)
+        self.stack.callback(kill, process)
+        return process
+
+    def add_worker(self, **variables):
+        words = ["--cores", "1", "--memory", "1g", self.url]
+        worker = self.start(
+            "Worker", free_port(), free_port(), *words, **variables
+        )
+        self.workers.append(worker)
+        return worker
+
+    def restore(self):
+        """Replaces killed workers; waits until both are idle."""
+        self.workers = [w for w in self.workers if w.poll() is None]
+        while len(self.workers) < 2:
+            self.add_worker()
+        wait_for(self.is_idle, "two idle workers")
+
+    def state(self):
+        """Returns what the master reports, or None if it does not answer."""
+        address = f"http://127.0.0.1:{self.web_port}/json/"
+        with contextlib.suppress(OSError):
+            with urllib.request.urlopen(address) as answer:
+                return json.load(answer)
+
+    def is_idle(self):
+        state = self.state()
+        alive = [w for w in state["workers"] if w["state"] == "ALIVE"]
+        return (
+            len(alive) == len(self.workers)
+            and not state["activeapps"]
+            and not any(worker["coresused"] for worker in alive)
+        )
+
+    def launch(self, flags, pause=None, settings=(), program=None):
+        """Starts create_pretraining_data.py."""
+        program = program or ["-m", "tests.spark_cluster", json.dumps(pause)]
+        confs = {**SETTINGS, **dict(settings)}
+        words = [f"--conf {name}='{value}'" for name, value in confs.items()]
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]),
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_SUBMIT_ARGS": " ".join([*words, "pyspark-shell"]),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_LOCAL_DIRS": str(self.folder / "local"),
+        }
+        return subprocess.Popen(
+            [sys.executable, *program, *flags]
+            + ["--runner=spark", f"--spark_master={self.url}"],
+            env=environment,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+
+def kill(process):
+    """Kills a process that this program has started, and its children."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def parent_of(pid):
+    status = pathlib.Path(f"/proc/{pid}/status").read_text()
+    [line] = [s for s in status.splitlines() if s.startswith("PPid:")]
+    return int(line.split()[1])
+
+
+# ------------------------------------------ the program, and what workers run
+
+
+def pause_at(pause):
+    """Notes this process in the marker and waits; only the first one does."""
+    from pyspark import TaskContext
+
+    marker = pathlib.Path(pause["marker"])
+    task = TaskContext.get()
+    attempt = [task.stageId(), task.partitionId(), task.attemptNumber()]
+    try:
+        os.close(os.open(f"{marker}.lock", os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        wait_for(marker.exists, "the first pause")
+        first = json.loads(marker.read_text())["attempt"]
+        if attempt[:2] == first[:2] and attempt != first:
+            marker.with_suffix(".other").touch()
+        return
+    note = {"pid": os.getpid(), "attempt": attempt}
+    pathlib.Path(f"{marker}.new").write_text(json.dumps(note))
+    os.rename(f"{marker}.new", marker)
+    wait_for(marker.with_suffix(".other").exists, "another attempt")
+
+
+def in_items(module, name, pause, *arguments):
+    """Pauses between the first two items that a function yields."""
+    function = getattr(importlib.import_module(module), name)
+    items = iter(function(*arguments))
+    yield from itertools.islice(items, 1)
+    pause_at(pause)
+    yield from items
+
+
+def before_rename(module, name, pause, *arguments):
+    """Pauses when a file is complete but does not have its name."""
+    function = getattr(importlib.import_module(module), name)
+    rename = files.rename
+
+    def paused(*names):
+        pause_at(pause)
+        rename(*names)
+
+    files.rename = paused
+    try:
+        return function(*arguments)
+    finally:
+        files.rename = rename
+
+
+STAGES = {
+    "read": (pipeline, "read_task", in_items),
+    "cut": (cluster, "cut_section", in_items),
+    "pairs": (cluster, "complete_pairs", in_items),
+    "chunks": (cluster, "write_chunk", before_rename),
+    "join": (pipeline, "join_chunks", before_rename),
+}
+
+
+def main():
+    pause = json.loads(sys.argv.pop(1))
+    if pause:
+        module, name, way = STAGES[pause["stage"]]
+        # Workers find the function in its module, where it is not replaced.
+        paused = functools.partial(way, module.__name__, name, pause)
+        setattr(module, name, paused)
+    spark.create = functools.partial(spark.create, sizes=SIZES)
+    command.run_job("pretraining_data")
+
+
+if __name__ == "__main__":
+    # Workers cannot import names from `__main__`.
+    from tests import spark_cluster
+
+    spark_cluster.main()
