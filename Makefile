@@ -43,7 +43,7 @@ FINE_TUNED := mrpc sts-b sst-2 padding squad
 , := ,
 
 .DEFAULT_GOAL := help
-.PHONY: help venv test test-slow test-jax test-torch test-tf220 test-beam browser fidelity faults lint format equalities tpu docs bench bench-fine-tuning bench-gpu gpu-check bench-serving paper-quick demo clean
+.PHONY: help venv test test-slow test-jax test-torch test-tf220 test-beam spark browser fidelity faults lint format equalities tpu docs bench bench-fine-tuning bench-gpu gpu-check bench-serving paper-quick demo clean
 
 help:  ## list these targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "%-17s %s\n", $$1, $$2 }' Makefile
@@ -104,8 +104,9 @@ test-tf220: $(VENV)-tf220/.installed  ## test TensorFlow 2.20, and training step
 	tests/tokenization/test_graph.py tests/serving/test_export.py \
 	tests/test_benchmarks_tpu_*.py $(PYTEST_ARGS)
 
-# Packages that it lacks, such as TensorFlow, come from .venv.
-$(VENV)-beam/.installed: tests/beam.txt $(VENV)/.installed
+# Packages that they lack, such as TensorFlow, come from .venv.
+$(VENV)-beam/.installed $(VENV)-spark/.installed: \
+$(VENV)-%/.installed: tests/%.txt $(VENV)/.installed
 	"$(BIN)/python" -m venv --clear "$(@D)"
 	site() { "$$1/bin/python" -c \
 	"import sysconfig; print(sysconfig.get_path('purelib'))"; }; \
@@ -115,9 +116,13 @@ $(VENV)-beam/.installed: tests/beam.txt $(VENV)/.installed
 	@touch "$@"
 
 test-beam: $(VENV)-beam/.installed  ## test data creation with Apache Beam
-	"$(VENV)-beam/bin/python" -m pytest tests/corpus/test_beam.py \
+	"$(VENV)-beam/bin/python" -m pytest tests/corpus/engines/test_beam.py \
 	tests/test_create_pretraining_data.py::test_beam_writes_the_same_files \
 	$(PYTEST_ARGS)
+
+spark: $(VENV)-spark/.installed  ## test data creation with Apache Spark, on a cluster whose processes are killed (Java 17)
+	"$(VENV)-spark/bin/python" -m pytest tests/corpus/engines/test_spark.py \
+	tests/corpus/engines/test_spark_cluster.py $(PYTEST_ARGS)
 
 fidelity: venv $(VENV)-jax/.installed $(VENV)-torch/.installed  ## measure every number of docs/reports/fidelity.md again
 	@mkdir -p build/fidelity && rm -f build/fidelity/*.json
@@ -216,6 +221,6 @@ demo: venv  ## train a model from raw text to answers, in about six minutes
 
 clean:  ## remove .venv, caches and builds
 	rm -rf "$(VENV)" "$(VENV)-jax" "$(VENV)-torch" "$(VENV)-tf220" \
-	"$(VENV)-beam" .venv-peer-*
+	"$(VENV)-beam" "$(VENV)-spark" .venv-peer-*
 	rm -rf build dist *.egg-info .pytest_cache .ruff_cache .mypy_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -27,7 +27,8 @@ PACKAGES = (
     *("jaxlib", "jax-cuda12-plugin", "libtpu", "torch", "transformers"),
     *("tokenizers", "safetensors", "huggingface_hub", "numpy", "ml_dtypes"),
     *("protobuf", "absl-py", "onnxruntime", "tf2onnx", "ai-edge-litert"),
-    *("apache-beam", "nvidia-cudnn-cu12", "nvidia-cuda-runtime-cu12"),
+    *("apache-beam", "pyspark"),
+    *("nvidia-cudnn-cu12", "nvidia-cuda-runtime-cu12"),
 )
 # The environment variables that matter. Terraform's also start with TF_, and
 # those for its variables and tokens hold secrets.

@@ -444,9 +444,7 @@ def write_text(path: str, text: str) -> None:
 
 
 @contextlib.contextmanager
-def atomic_writer(
-    path: str, is_shared: bool = False
-) -> Iterator[io.BufferedIOBase]:
+def atomic_writer(path: str) -> Iterator[io.BufferedIOBase]:
     """Yields a file that appears under `path` only when it is complete.
 
     The bytes go to `<path>.tmp-<process>-<random>`, which is renamed at the end
@@ -456,10 +454,6 @@ def atomic_writer(
 
     An existing file is replaced; for a symbolic link, the file it points to.
     Devices and pipes are written to directly.
-
-    Args:
-      is_shared: Whether several machines may write `path` at the same time. If
-        so, leftovers stay: the process may be on another machine.
     """
     if is_special(path):
         local = path.removeprefix("file://")
@@ -471,8 +465,7 @@ def atomic_writer(
         return
     target = follow_links(path)
     temporary = temporary_prefix(target) + secrets.token_hex(4)
-    if not is_shared:
-        remove_leftovers(target)
+    remove_leftovers(target)
     with _or_undone(path, functools.partial(remove, temporary)):
         with _open_write(temporary, target, path) as file:
             file.write(b"")  # Creates it: a GFile is created by a write.

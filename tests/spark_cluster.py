@@ -1,5 +1,8 @@
 """A Spark cluster of two workers on this machine, and ways to break it.
 
+The workers have different addresses, 127.0.0.1 and 127.0.0.2: Spark never runs
+a speculative task on the host of the first attempt.
+
 `python -m tests.spark_cluster PAUSE --flag=value ...` is
 create_pretraining_data.py with small pieces of work. PAUSE is a JSON object:
 one stage writes the file `marker` in the middle of its work, then waits.
@@ -66,11 +69,11 @@ class Cluster:
         self.port, self.web_port = free_port(), free_port()
         self.url = f"spark://127.0.0.1:{self.port}"
         self.stack = contextlib.ExitStack()
-        self.workers = []
+        self.workers = {}
 
     def __enter__(self):
         try:
-            self.start("Master", self.port, self.web_port)
+            self.start("Master", "127.0.0.1", self.port, self.web_port)
             wait_for(self.state, "the start of the master")
             self.restore()
         except BaseException:
@@ -81,7 +84,7 @@ class Cluster:
     def __exit__(self, *_):
         self.stack.close()
 
-    def start(self, kind, port, web_port, *words, **variables):
+    def start(self, kind, host, port, web_port, *words):
         """Starts a master or a worker, which ends with the cluster."""
         import pyspark
 
@@ -89,50 +92,46 @@ class Cluster:
         name = f"org.apache.spark.deploy.{kind.lower()}.{kind}"
         environment = {
             "SPARK_HOME": str(home),
-            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_LOCAL_IP": host,
             "SPARK_DAEMON_JAVA_OPTS": JAVA,
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_LOCAL_DIRS": str(self.folder / "local"),
             "SPARK_WORKER_DIR": str(self.folder / "work"),
             "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]),
-            **variables,
         }
-        log = self.stack.enter_context(
-            open(self.folder / f"{kind}-{port}.log", "w")
-        )
-        process = subprocess.Popen(
-            [home / "bin/spark-class", name, "--host", "127.0.0.1"]
-            + ["--port", str(port), "--webui-port", str(web_port), *words],
-            env={**os.environ, **environment},
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+        place = ["--host", host, "--port", str(port)]
+        place += ["--webui-port", str(web_port)]
+        with open(self.folder / f"{kind}-{port}.log", "w") as log:
+            process = subprocess.Popen(
+                [home / "bin/spark-class", name, *place, *words],
+                env={**os.environ, **environment},
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
         self.stack.callback(process.wait)
         self.stack.callback(kill, process)
         return process
 
-    def add_worker(self, **variables):
-        words = ["--cores", "1", "--memory", "1g", self.url]
-        worker = self.start(
-            "Worker", free_port(), free_port(), *words, **variables
-        )
-        self.workers.append(worker)
-        return worker
-
     def restore(self):
         """Replaces killed workers; waits until both are idle."""
-        self.workers = [w for w in self.workers if w.poll() is None]
-        while len(self.workers) < 2:
-            self.add_worker()
+        for host in "127.0.0.1", "127.0.0.2":
+            worker = self.workers.get(host)
+            if worker is None or worker.poll() is not None:
+                words = ["--cores", "1", "--memory", "1g", self.url]
+                self.workers[host] = self.start(
+                    "Worker", host, free_port(), free_port(), *words
+                )
         wait_for(self.is_idle, "two idle workers")
 
     def state(self):
         """Returns what the master reports, or None if it does not answer."""
         address = f"http://127.0.0.1:{self.web_port}/json/"
-        with contextlib.suppress(OSError):
-            with urllib.request.urlopen(address) as answer:
-                return json.load(answer)
+        with (
+            contextlib.suppress(OSError),
+            urllib.request.urlopen(address) as answer,
+        ):
+            return json.load(answer)
 
     def is_idle(self):
         state = self.state()
@@ -143,7 +142,7 @@ class Cluster:
             and not any(worker["coresused"] for worker in alive)
         )
 
-    def launch(self, flags, pause=None, settings=(), program=None):
+    def launch(self, flags, pause=None, settings=(), program=None, cwd=None):
         """Starts create_pretraining_data.py."""
         program = program or ["-m", "tests.spark_cluster", json.dumps(pause)]
         confs = {**SETTINGS, **dict(settings)}
@@ -156,14 +155,17 @@ class Cluster:
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_LOCAL_DIRS": str(self.folder / "local"),
         }
-        return subprocess.Popen(
-            [sys.executable, *program, *flags]
-            + ["--runner=spark", f"--spark_master={self.url}"],
+        runner = ["--runner=spark", f"--spark_master={self.url}"]
+        process = subprocess.Popen(
+            [sys.executable, *program, *flags, *runner],
             env=environment,
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
+            cwd=cwd,
         )
+        self.stack.callback(kill, process)
+        return process
 
 
 def kill(process):

@@ -250,7 +250,7 @@ COMMAND = re.compile(r"(\.py|pip install|docker run)( --\S+)+")
 NAMES_FLAGS = {
     **dict.fromkeys(["cli", "command", "completion"], "the command line"),
     "environment": "options of nvidia-smi",
-    "corpus.beam": "options of Beam, which are words of a command line",
+    "corpus.engines.beam": "options of Beam, which are words of a command line",
     "serving.readme": "commands that start a server",
 }
 

@@ -27,7 +27,8 @@ def requirements(name: str = "requirements.txt") -> list[str]:
 def test_requirements_are_the_projects_dependencies():
     declared = PROJECT["dependencies"] + EXTRAS["tensorflow"] + EXTRAS["dev"]
     assert sorted(requirements()) == sorted(declared)
-    assert requirements("tests/beam.txt") == EXTRAS["beam"]
+    for extra in "beam", "spark":
+        assert requirements(f"tests/{extra}.txt") == EXTRAS[extra]
 
 
 def test_only_the_extras_of_backends_bring_tensorflow():

@@ -36,6 +36,8 @@ from bert_tf.errors import InputError
 MAX_TASKS = 10_000
 # The file in which the pipeline leaves its results.
 _RESULTS = "results.json"
+# The file by which workers know that they share the folder.
+_BEGUN = "begun"
 
 # Items that are spread over the workers, and an object that all workers have.
 Collection = Any
@@ -85,7 +87,8 @@ class Engine(Protocol):
     ) -> Collection:
         """Makes (key, (first values, second values)).
 
-        The values of `second` may be too many for the memory of a worker.
+        Each key has values in `first`, and they fit into memory. The values of
+        `second` may be too many.
         """
 
     def once(
@@ -105,8 +108,8 @@ class Job:
     sizes: PieceSizes
     tasks: tuple[ReadingTask, ...]
     outputs: tuple[str, ...]
-    temporaries: tuple[str, ...]  # Renamed to the outputs at the end.
-    folder: str  # For intermediate files.
+    folders: tuple[str, ...]  # For each output, next to it.
+    folder: str  # For all other files, until the job ends.
 
 
 def create(
@@ -141,11 +144,12 @@ def create(
         files.atomic_writer(manifest_path) as manifest_file,
         contextlib.ExitStack() as stack,
     ):
-        temporaries = tuple(
-            stack.enter_context(_temporary_for(path)) for path in outputs
+        folders = tuple(
+            stack.enter_context(_shared_folder(files.follow_links(path)))
+            for path in outputs
         )
         tasks = tuple(plan_tasks(inputs, sizes.text_bytes))
-        job = Job(config, sizes, tasks, tuple(outputs), temporaries, folder)
+        job = Job(config, sizes, tasks, tuple(outputs), folders, folder)
         creation.log_paths("Reading from input files", inputs)
         with opened as engine:
             assemble(engine, job)
@@ -163,6 +167,9 @@ def create(
             results["shards"],
             results["counts"],
         )
+        for path, complete in zip(outputs, results["files"], strict=True):
+            with files.input_errors("write", path):
+                files.rename(complete, files.follow_links(path))
     logging.info("Wrote %d total instances", manifest["counts"]["instances"])
     return manifest
 
@@ -175,12 +182,16 @@ def plan_tasks(paths: list[str], text_bytes: int) -> Iterator[ReadingTask]:
 
 @contextlib.contextmanager
 def _shared_folder(output: str) -> Iterator[str]:
-    """Makes a folder next to an output file for intermediate files."""
+    """Makes a folder next to an output file, for files of workers.
+
+    An output that cannot be written fails here, before hours of work.
+    """
     folder = files.temporary_prefix(output) + secrets.token_hex(4)
     with files.input_errors("write", output):
         files.remove_leftovers(output)
         files.makedirs(folder)
     try:
+        files.write_text(os.path.join(folder, _BEGUN), "")
         yield folder
     finally:
         try:
@@ -190,35 +201,40 @@ def _shared_folder(output: str) -> Iterator[str]:
             logging.warning("Remove the folder %s: %s.", folder, error)
 
 
-@contextlib.contextmanager
-def _temporary_for(path: str) -> Iterator[str]:
-    """Yields a file that a worker writes and that is renamed at the end.
-
-    It is in a folder next to `path`, with what killed workers leave. It is
-    created at once, so that a path that cannot be written fails before hours of
-    work.
-    """
-    path = files.follow_links(path)
-    with _shared_folder(path) as folder:
-        temporary = os.path.join(folder, "complete")
-        files.write_text(temporary, "")
-        yield temporary
-        with files.input_errors("write", path):
-            files.rename(temporary, path)
-
-
 def assemble(engine: Engine, job: Job) -> None:
     """Connects the functions of `cluster`; the last one writes the results."""
-    config, size = job.config, job.sizes.sentences
     tasks = engine.spread("Tasks", job.tasks)
     contents = engine.keep(
-        "Keep the text", engine.flat_map("Read", read_task, tasks, config, size)
+        "Keep the text",
+        engine.flat_map(
+            "Read",
+            read_task,
+            tasks,
+            job.config,
+            job.sizes.sentences,
+            job.folder,
+        ),
     )
     sections = engine.flat_map("Sections", _sections, contents)
     entries = engine.map("Entries", cluster.entry_of, sections)
     reports = engine.flat_map("Reports", _reports, contents)
-    number = functools.partial(SectionTable.of, config)
+    number = functools.partial(SectionTable.of, job.config)
     table = engine.once("Number the documents", number, entries, reports)
+    complete, counts = _cut(engine, job, sections, table)
+    count = functools.partial(
+        InstanceTable.of, job.outputs, job.sizes.instances
+    )
+    instances = engine.once("Count the instances", count, counts, table)
+    shards = _write(engine, job, complete, instances)
+    finish = functools.partial(_write_results, job)
+    engine.once("Results", finish, table, instances, reports, shards)
+
+
+def _cut(
+    engine: Engine, job: Job, sections: Collection, table: Table
+) -> tuple[Collection, Collection]:
+    """Returns all instances, and the number of instances of each section."""
+    config, size = job.config, job.sizes.sentences
     cut = engine.keep(
         "Keep the cuts",
         engine.flat_map(
@@ -226,50 +242,58 @@ def assemble(engine: Engine, job: Job) -> None:
         ),
     )
     counts = engine.map("Counts", _count, cut)
-    count = functools.partial(
-        InstanceTable.of, job.outputs, job.sizes.instances
-    )
-    instances = engine.once("Count the instances", count, counts, table)
     complete = engine.map("Complete", _complete, cut)
-    if config.next_sentence:
-        copies = engine.flat_map("Replicate", cluster.replicate, sections, table)
-        requests = engine.flat_map("Requests", _requests, cut)
-        grouped = engine.co_group("Group by section", copies, requests)
-        pairs = engine.flat_map(
-            "Complete the pairs",
-            cluster.complete_pairs,
-            grouped,
-            config,
-            size,
-            table,
-        )
-        complete = engine.union("All instances", complete, pairs)
+    if not config.next_sentence:
+        return complete, counts
+    grouped = engine.co_group(
+        "Group by section",
+        engine.flat_map("Replicate", cluster.replicate, sections, table),
+        engine.flat_map("Requests", _requests, cut),
+    )
+    pairs = engine.flat_map(
+        "Complete the pairs",
+        cluster.complete_pairs,
+        grouped,
+        config,
+        size,
+        table,
+    )
+    return engine.union("All instances", complete, pairs), counts
+
+
+def _write(
+    engine: Engine, job: Job, instances: Collection, table: Table
+) -> Collection:
+    """Returns the shards, whose files are complete."""
     assigned = engine.flat_map(
-        "Assign chunks", cluster.assign_chunks, complete, config, instances
+        "Assign chunks", cluster.assign_chunks, instances, job.config, table
     )
     written = engine.map(
         "Write the chunks",
         cluster.write_chunk,
         engine.group("Group by chunk", assigned),
-        config,
+        job.config,
         job.folder,
-        instances,
+        table,
     )
     by_file = engine.group("Group by file", written)
-    shards = engine.map("Join the chunks", join_chunks, by_file, job)
-    finish = functools.partial(_write_results, job)
-    engine.once("Results", finish, table, instances, reports, shards)
+    return engine.map("Join the chunks", join_chunks, by_file, job)
 
 
 # Beam checks the types of the stages by these annotations.
 
 
 def read_task(
-    task: ReadingTask, config: CreationConfig, size: int
+    task: ReadingTask, config: CreationConfig, size: int, folder: str
 ) -> Iterator[TextSection | TaskReport]:
-    """Reads a task; an error in the vocabulary also names the machine."""
+    """Reads a task, if this worker has what all stages need."""
     try:
         creation.load_vocabulary(config)
+        if not files.exists(os.path.join(folder, _BEGUN)):
+            raise InputError(
+                f"there is no folder {folder}. Write to a folder that all "
+                "workers share."
+            )
     except InputError as error:
         counts: collections.Counter[str] = collections.Counter()
         message = f"On the worker {socket.gethostname()}: {error}"
@@ -306,34 +330,35 @@ class Shard:
 
     number: int
     entry: dict[str, Any]  # Its entry in the manifest.
+    path: str  # Its temporary name.
     counts: collections.Counter[str]
     samples: dict[str, list[Any]]  # See `creation.WrittenChunk`.
 
 
 def join_chunks(
-    written: tuple[int, Iterable[tuple[int, WrittenChunk]]], job: Job
+    written: tuple[int, Iterable[tuple[int, str, WrittenChunk]]], job: Job
 ) -> Shard:
     """Concatenates the chunks of an output file."""
-    number, pairs = written
-    chunks = dict(pairs)
+    number, items = written
+    ordered = sorted(items, key=lambda item: item[0])
+    chunks = [chunk for _, _, chunk in ordered]
     checksum = hashlib.sha256()
     counts: collections.Counter[str] = collections.Counter()
-    with files.atomic_writer(job.temporaries[number], True) as file:
-        for first in sorted(chunks):
-            path = cluster.chunk_path(job.folder, first)
-            with files.open_read(path) as chunk_file:
+    path = cluster.attempt_path(job.folders[number], "complete")
+    with files.atomic_writer(path) as file:
+        for _, chunk_path, chunk in ordered:
+            with files.open_read(chunk_path) as chunk_file:
                 data = chunk_file.read()
             file.write(data)
             checksum.update(data)
-            counts.update(chunks[first].counts)
+            counts.update(chunk.counts)
     entry = {
         "path": job.outputs[number],
-        "records": sum(chunk.num_instances for chunk in chunks.values()),
+        "records": sum(chunk.num_instances for chunk in chunks),
         "sha256": checksum.hexdigest(),
     }
-    first_samples = chunks[min(chunks)].samples
-    samples = {name: v.tolist() for name, v in first_samples.items()}
-    return Shard(number, entry, counts, samples)
+    samples = {name: v.tolist() for name, v in chunks[0].samples.items()}
+    return Shard(number, entry, path, counts, samples)
 
 
 def _write_results(
@@ -357,6 +382,7 @@ def _write_results(
         "text_bytes": text_bytes,
         "counts": counts,
         "shards": [shard.entry for shard in ordered],
+        "files": [shard.path for shard in ordered],
         "samples": ordered[0].samples if ordered else {},
     }
     path = os.path.join(job.folder, _RESULTS)

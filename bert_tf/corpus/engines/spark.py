@@ -10,21 +10,13 @@ import contextlib
 import dataclasses
 import functools
 import itertools
-import logging
 import operator
-import os
 import pickle
-import re
-import shutil
-import sys
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bert_tf.corpus.engines import pipeline
+from bert_tf.corpus.engines import pipeline, spark_session
 from bert_tf.corpus.settings import DEFAULT_SIZES, CreationConfig, PieceSizes
-from bert_tf.errors import InputError
-from bert_tf.packages import missing
 
 if TYPE_CHECKING:
     import pyarrow
@@ -36,122 +28,17 @@ _SCHEMA = "key binary, part int, value binary"
 # The most bytes and items that Spark and Python exchange at a time.
 _BATCH_BYTES = 1 << 22
 _BATCH_ITEMS = 1 << 10
-# A worker's error in the text of the error that Spark raises.
-_WORKER_ERROR = re.compile(r"^(?:\w+\.)*InputError: (.+)$", re.M)
-# What is wrong, in Java's log and in its errors.
-_REASON = re.compile(r"has been killed\. Reason: (.+)")
-_JAVA_ERROR = re.compile(r"^(?:: )?[\w.$]+(?:Exception|Error): (.+)", re.M)
-_NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '(\w+)")
 
 
 @contextlib.contextmanager
 def opened(master: str | None) -> "Iterator[SparkEngine]":
-    """Starts Spark, or uses the session that this process already has.
-
-    Args:
-      master: The URL of the cluster; None for what `spark-submit` or Spark's
-        configuration sets, and all cores of this machine otherwise.
-
-    Raises:
-      InputError: If PySpark or Java is missing, or the cluster refuses.
-    """
-    try:
-        import pyspark.sql
-
-        # PySpark imports both much later.
-        import pandas  # noqa: F401
-        import pyarrow  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise missing("`runner=spark`", str(error.name), "spark") from error
-    before = pyspark.sql.SparkSession.getActiveSession()
-    session = before or _start(master)
-    engine = SparkEngine(session)
-    try:
-        with _one_line_errors():
+    """Starts the engine; see `spark_session.opened`."""
+    with spark_session.opened(master) as session:
+        engine = SparkEngine(session)
+        try:
             yield engine
-    finally:
-        # If Spark has ended, neither can be done.
-        with contextlib.suppress(Exception):
-            engine.free() if before else session.stop()
-
-
-def _start(master: str | None) -> "SparkSession":
-    from pyspark.sql import SparkSession
-
-    is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
-    java = os.path.join(os.environ.get("JAVA_HOME", ""), "bin", "java")
-    if not is_submitted and not shutil.which("java") and not shutil.which(java):
-        raise InputError(
-            "`runner=spark` needs Java 17 or newer. Install it, for example "
-            "with: apt-get install openjdk-17-jre-headless"
-        )
-    builder = SparkSession.builder.appName("bert_tf pretraining_data")
-    if master:
-        builder = builder.master(master)
-    if not is_submitted and (master or "local").startswith("local"):
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    asked = "spark.log.level" in os.environ.get("PYSPARK_SUBMIT_ARGS", "")
-    logging.getLogger("py4j").setLevel(logging.CRITICAL)
-    with _stderr_of_java(asked or is_submitted) as log:
-        try:
-            session = builder.getOrCreate()
-        except Exception as error:
-            log.seek(0)
-            reason = _reason(log.read(), str(error))
-            raise InputError(f"Cannot start Spark: {reason}") from error
-    if not session.sparkContext.getConf().contains("spark.log.level"):
-        session.sparkContext.setLogLevel("OFF")
-    return session
-
-
-@contextlib.contextmanager
-def _stderr_of_java(is_shown: bool) -> Iterator[Any]:
-    """Makes the Java process that is started write to a temporary file."""
-    with tempfile.TemporaryFile("w+", errors="replace") as log:
-        if is_shown:
-            yield log
-            return
-        sys.stderr.flush()
-        stderr = os.dup(2)
-        os.dup2(log.fileno(), 2)
-        try:
-            yield log
         finally:
-            os.dup2(stderr, 2)
-            os.close(stderr)
-
-
-@contextlib.contextmanager
-def _one_line_errors() -> Iterator[None]:
-    """Raises the InputError of a worker, or one for what stopped Spark."""
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException, PythonException
-
-    try:
-        yield
-    except (PySparkException, Py4JError, OSError) as error:
-        text = str(error)
-        if found := _WORKER_ERROR.search(text):
-            raise InputError(found[1]) from None
-        if found := _NO_MODULE.search(text):
-            raise InputError(
-                f"A Spark worker lacks the module {found[1]}. Install bert_tf "
-                "on all workers for the Python of spark.pyspark.python, or "
-                "pass it to spark-submit with --archives."
-            ) from None
-        if isinstance(error, PythonException):
-            raise RuntimeError(text) from None
-        raise InputError(
-            f"Spark stopped the job: {_reason(text)} Set spark.log.level=WARN "
-            "in Spark's configuration to see its log."
-        ) from None
-
-
-def _reason(*texts: str) -> str:
-    """Returns what is wrong, from Java's output and errors."""
-    text = "\n".join(texts)
-    found = _REASON.search(text) or _JAVA_ERROR.search(text)
-    return found[1] if found else text.strip().partition("\n")[0]
+            engine.free()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -302,8 +189,9 @@ class SparkEngine:
 
     def free(self) -> None:
         """Deletes what the workers have stored."""
-        for each in self._stored:
-            each.unpersist()
+        with spark_session.if_java_lives():
+            for each in self._stored:
+                each.unpersist()
 
 
 def create(
@@ -386,13 +274,10 @@ def _grouped(rows: Iterator[Any]) -> Iterator[Any]:
 
 def _co_grouped(rows: Iterator[Any]) -> Iterator[Any]:
     for key, group in itertools.groupby(rows, operator.itemgetter(0)):
-        first, more = [], iter(())
-        for row in group:
-            if row[1]:
-                more = itertools.chain([row], group)
-                break
-            first.append(row)
-        yield pickle.loads(key), (list(_values(first)), _values(more))
+        parts = itertools.groupby(group, operator.itemgetter(1))
+        first = list(_values(next(parts)[1]))
+        more = itertools.chain.from_iterable(rows for _, rows in parts)
+        yield pickle.loads(key), (first, _values(more))
 
 
 def _mapped(

@@ -42,7 +42,7 @@ class PretrainingDataConfig(CreationConfig):
         needs="runner=local",
     )
     runner: str = option(
-        "What runs the job: this machine, Apache Spark, or the runner of Apache "
+        "What runs the job: this machine, Apache Spark, or a runner of Apache "
         "Beam. The files do not depend on it.",
         default="local",
         choices=("local", "spark", "beam"),
