@@ -122,7 +122,8 @@ test-beam: $(VENV)-beam/.installed  ## test data creation with Apache Beam
 
 spark: $(VENV)-spark/.installed  ## test data creation with Apache Spark, on a cluster whose processes are killed (Java 17)
 	"$(VENV)-spark/bin/python" -m pytest tests/corpus/engines/test_spark.py \
-	tests/corpus/engines/test_spark_cluster.py $(PYTEST_ARGS)
+	tests/corpus/engines/test_spark_cluster.py \
+	tests/test_example_programs.py::test_spark_embeddings $(PYTEST_ARGS)
 
 fidelity: venv $(VENV)-jax/.installed $(VENV)-torch/.installed  ## measure every number of docs/reports/fidelity.md again
 	@mkdir -p build/fidelity && rm -f build/fidelity/*.json

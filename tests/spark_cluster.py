@@ -5,7 +5,8 @@ a speculative task on the host of the first attempt.
 
 `python -m tests.spark_cluster PAUSE --flag=value ...` is
 create_pretraining_data.py with small pieces of work. PAUSE is a JSON object:
-one stage writes the file `marker` in the middle of its work, then waits.
+in the `stage`, a worker writes the file `marker` in the middle of its work,
+then waits.
 """
 
 import contextlib
@@ -26,7 +27,7 @@ from checkout import ROOT
 
 from bert_tf import command, files
 from bert_tf.corpus import cluster
-from bert_tf.corpus.engines import pipeline, spark
+from bert_tf.corpus.engines import pipeline, spark, spark_session
 from bert_tf.corpus.settings import PieceSizes
 
 SIZES = PieceSizes(sentences=50, instances=800, text_bytes=20_000)
@@ -240,7 +241,9 @@ STAGES = {
 
 def main():
     pause = json.loads(sys.argv.pop(1))
-    if pause:
+    if pause and "warn_after" in pause:
+        spark_session.SECONDS_WITHOUT_TASK = pause["warn_after"]
+    elif pause:
         module, name, way = STAGES[pause["stage"]]
         # Workers find the function in its module, where it is not replaced.
         paused = functools.partial(way, module.__name__, name, pause)

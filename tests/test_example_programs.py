@@ -10,6 +10,7 @@ import subprocess
 import sys
 
 import doc_pages
+import numpy as np
 import pytest
 from checkout import ROOT
 
@@ -116,6 +117,33 @@ def test_semantic_search(tmp_path):
     assert done.returncode == 1
     assert done.stderr.startswith("semantic_search.py: error: ")
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.slow
+def test_spark_embeddings(tmp_path):
+    """A second run replaces the table; vectors equal those of one process."""
+    sql = pytest.importorskip("pyspark.sql")
+    config = bert_tf.BertConfig.from_name("L-1_H-64_A-1", vocab_size=9)
+    vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcd"]
+    bert_tf.BertModel(config).save_pretrained(
+        tmp_path / "model", tokenizer=bert_tf.FullTokenizer(vocab)
+    )
+    texts = [" ".join("abcd"[n % 4] * (n % 9 + 1)) for n in range(50)]
+    paths = [str(tmp_path / name) for name in ("model", "texts", "vectors")]
+    with sql.SparkSession.builder.master("local[2]").getOrCreate() as session:
+        table = session.createDataFrame(
+            enumerate(texts), "id long, text string"
+        )
+        table.repartition(4).write.parquet(paths[1])
+    for _ in range(2):
+        output_of("spark_embeddings.py", *paths)
+    with sql.SparkSession.builder.master("local[2]").getOrCreate() as session:
+        rows = session.read.parquet(paths[2]).orderBy("id").collect()
+    model = bert_tf.TextEmbedder.from_pretrained(paths[0])
+    assert [row.text for row in rows] == texts
+    np.testing.assert_allclose(
+        [row.vector for row in rows], model.predict(texts), atol=1e-5
+    )
 
 
 @pytest.mark.slow

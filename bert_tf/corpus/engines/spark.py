@@ -12,7 +12,9 @@ import functools
 import itertools
 import operator
 import pickle
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent import futures
 from typing import TYPE_CHECKING, Any
 
 from bert_tf.corpus.engines import pipeline, spark_session
@@ -74,6 +76,7 @@ class SparkEngine:
         )
         self._num_parts = 2 * self._context.defaultParallelism
         self._stored: list[Any] = []
+        self._group = f"bert_tf-{secrets.token_hex(4)}"  # Of all jobs.
 
     def spread(self, label: str, items: Sequence[Any]) -> _Collection:
         self._num_parts = max(self._num_parts, len(items))
@@ -164,20 +167,32 @@ class SparkEngine:
     def once(
         self, label: str, function: Callable[..., Any], *inputs: Any
     ) -> _Table:
-        self._context.setJobDescription(label)
         value = function(
             *(
                 each.value
                 if isinstance(each, _Table)
-                else self._collected(each)
+                else self._collected(label, each)
                 for each in inputs
             )
         )
         return _Table(value, self._sent(value))
 
-    def _collected(self, collection: _Collection) -> list[Any]:
-        rows = self._frame(collection, _plain).select("value").collect()
-        return [pickle.loads(row.value) for row in rows]
+    def _collected(self, label: str, collection: _Collection) -> list[Any]:
+        """Runs stages in a thread, so that a signal can stop Spark's jobs."""
+
+        def collect() -> list[Any]:
+            self._context.setJobGroup(self._group, label, True)
+            return rows.collect()
+
+        rows = self._frame(collection, _plain).select("value")
+        with futures.ThreadPoolExecutor(1) as pool:
+            try:
+                found = pool.submit(collect).result()
+            except BaseException:
+                with spark_session.if_java_lives():
+                    self._context.cancelJobGroup(self._group)
+                raise
+        return [pickle.loads(row.value) for row in found]
 
     def _sent(self, value: Any) -> Any:
         broadcast = self._context.broadcast(value)

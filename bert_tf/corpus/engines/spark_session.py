@@ -13,6 +13,7 @@ import re
 import shutil
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,8 @@ from bert_tf.packages import missing
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# When to warn that nothing happens.
+SECONDS_WITHOUT_TASK = 60
 # A worker's error in the text of the error that Spark raises.
 _WORKER_ERROR = re.compile(r"^(?:\w+\.)*InputError: (.+)$", re.M)
 # What is wrong, in Java's log and in its errors.
@@ -54,7 +57,7 @@ def opened(master: str | None) -> "Iterator[SparkSession]":
     before = pyspark.sql.SparkSession.getActiveSession()
     session = before or _start(master)
     try:
-        with _one_line_errors(), _no_tracebacks():
+        with _one_line_errors(), _no_tracebacks(), _warning(session):
             yield session
     finally:
         if not before:
@@ -97,7 +100,8 @@ def _start(master: str | None) -> "SparkSession":
         except (PySparkException, Py4JError) as error:
             log.seek(0)
             raise InputError(
-                f"Cannot start Spark: {reason(log.read(), str(error))}"
+                f"Cannot start Spark{f' on {master}' if master else ''}: "
+                f"{reason(log.read(), str(error))}"
             ) from error
     if not session.sparkContext.getConf().contains("spark.log.level"):
         session.sparkContext.setLogLevel("OFF")
@@ -119,6 +123,34 @@ def _stderr_of_java(is_shown: bool) -> Iterator[Any]:
         finally:
             os.dup2(stderr, 2)
             os.close(stderr)
+
+
+@contextlib.contextmanager
+def _warning(session: "SparkSession") -> Iterator[None]:
+    """Warns if the cluster runs no task; Spark waits without end."""
+    tracker = session.sparkContext.statusTracker()
+
+    def check() -> None:
+        with if_java_lives():
+            stages = map(tracker.getStageInfo, tracker.getActiveStageIds())
+            tasks = [
+                s.numActiveTasks + s.numCompletedTasks for s in stages if s
+            ]
+            if tasks and not any(tasks):
+                logging.warning(
+                    "Spark has started no task for %d seconds. The cluster has "
+                    "no free cores, or no worker with the memory that "
+                    "spark.executor.memory asks for.",
+                    SECONDS_WITHOUT_TASK,
+                )
+
+    timer = threading.Timer(SECONDS_WITHOUT_TASK, check)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 @contextlib.contextmanager

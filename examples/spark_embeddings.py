@@ -1,0 +1,43 @@
+"""Adds embeddings to a table with columns `id`, `text`, on Apache Spark.
+
+    spark-submit examples/spark_embeddings.py MODEL texts.parquet out.parquet
+
+Each Python worker loads the model once, for one core, and `predict` batches
+texts by length. A task that runs twice writes its files once.
+"""
+
+import functools
+import sys
+
+import bert_tf.quiet_tensorflow  # isort: skip
+
+import tensorflow as tf
+from pyspark.sql import SparkSession
+
+import bert_tf
+
+
+@functools.cache
+def load(model):
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    return bert_tf.TextEmbedder.from_pretrained(model)
+
+
+def embed(frames, model):
+    """Yields pandas DataFrames of up to 10,000 rows with their vectors."""
+    for frame in frames:
+        vectors = load(model).predict(frame["text"].tolist(), verbose=0)
+        yield frame.assign(vector=list(vectors))
+
+
+if __name__ == "__main__":
+    session = SparkSession.builder.getOrCreate()
+    session.sparkContext.addPyFile(__file__)
+    from spark_embeddings import embed  # Workers import it, and keep `load`.
+
+    texts = session.read.parquet(sys.argv[2]).select("id", "text")
+    added = functools.partial(embed, model=sys.argv[1])
+    table = texts.mapInPandas(
+        added, "id long, text string, vector array<float>"
+    )
+    table.write.parquet(sys.argv[3], "overwrite")
