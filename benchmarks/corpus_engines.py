@@ -179,8 +179,7 @@ def section(rows: Sequence[dict]) -> str:
                 f"{row['seconds']:,.0f} s",
                 f"{row['cpu_seconds']:,.0f} s",
                 f"{sizes['all']:,.0f} MiB",
-                " + ".join(f"{size / 2:,.0f}" for size in parts if size)
-                or "-",
+                " + ".join(f"{size / 2:,.0f}" for size in parts if size) or "-",
             ]
         )
     return comparison.paragraphs(

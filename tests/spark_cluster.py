@@ -66,6 +66,9 @@ class Cluster:
     """A master and two workers with one core each."""
 
     def __init__(self, folder):
+        import pyspark
+
+        self.home = pathlib.Path(pyspark.__file__).parent
         self.folder = folder
         self.port, self.web_port = free_port(), free_port()
         self.url = f"spark://127.0.0.1:{self.port}"
@@ -87,12 +90,9 @@ class Cluster:
 
     def start(self, kind, host, port, web_port, *words):
         """Starts a master or a worker, which ends with the cluster."""
-        import pyspark
-
-        home = pathlib.Path(pyspark.__file__).parent
         name = f"org.apache.spark.deploy.{kind.lower()}.{kind}"
         environment = {
-            "SPARK_HOME": str(home),
+            "SPARK_HOME": str(self.home),
             "SPARK_LOCAL_IP": host,
             "SPARK_DAEMON_JAVA_OPTS": JAVA,
             "SPARK_DAEMON_MEMORY": "256m",
@@ -104,7 +104,7 @@ class Cluster:
         place += ["--webui-port", str(web_port)]
         with open(self.folder / f"{kind}-{port}.log", "w") as log:
             process = subprocess.Popen(
-                [home / "bin/spark-class", name, *place, *words],
+                [self.home / "bin/spark-class", name, *place, *words],
                 env={**os.environ, **environment},
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -143,22 +143,36 @@ class Cluster:
             and not any(worker["coresused"] for worker in alive)
         )
 
-    def launch(self, flags, pause=None, settings=(), program=None, cwd=None):
-        """Starts create_pretraining_data.py."""
-        program = program or ["-m", "tests.spark_cluster", json.dumps(pause)]
+    def launch(self, flags, pause=None, settings=(), cwd=None):
+        """Starts create_pretraining_data.py with small pieces of work."""
         confs = {**SETTINGS, **dict(settings)}
         words = [f"--conf {name}='{value}'" for name, value in confs.items()]
+        return self.run(
+            [sys.executable, "-m", "tests.spark_cluster", json.dumps(pause)]
+            + [*flags, "--runner=spark", f"--spark_master={self.url}"],
+            {"PYSPARK_SUBMIT_ARGS": " ".join([*words, "pyspark-shell"])},
+            cwd,
+        )
+
+    def submit(self, flags):
+        """Starts create_pretraining_data.py with `spark-submit`."""
+        words = [self.home / "bin/spark-submit", "--master", self.url]
+        for name, value in SETTINGS.items():
+            words += ["--conf", f"{name}={value}"]
+        script = ROOT / "create_pretraining_data.py"
+        return self.run([*words, script, *flags, "--runner=spark"])
+
+    def run(self, command, variables=(), cwd=None):
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]),
             "PYSPARK_PYTHON": sys.executable,
-            "PYSPARK_SUBMIT_ARGS": " ".join([*words, "pyspark-shell"]),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_LOCAL_DIRS": str(self.folder / "local"),
+            **dict(variables),
         }
-        runner = ["--runner=spark", f"--spark_master={self.url}"]
         process = subprocess.Popen(
-            [sys.executable, *program, *flags, *runner],
+            command,
             env=environment,
             stderr=subprocess.PIPE,
             text=True,

@@ -37,6 +37,7 @@ OTHERS = {
     "mkdir",
     "pip",
     "python",
+    "spark-submit",
     "tail",
     "taskset",
 }

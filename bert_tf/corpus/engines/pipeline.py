@@ -235,11 +235,9 @@ def _cut(
 ) -> tuple[Collection, Collection]:
     """Returns all instances, and the number of instances of each section."""
     config, size = job.config, job.sizes.sentences
-    cut = engine.keep(
-        "Keep the cuts",
-        engine.flat_map(
-            "Cut", cluster.cut_section, sections, config, size, table
-        ),
+    # An engine may cut three times: that is cheaper than to store instances.
+    cut = engine.flat_map(
+        "Cut", cluster.cut_section, sections, config, size, table
     )
     counts = engine.map("Counts", _count, cut)
     complete = engine.map("Complete", _complete, cut)

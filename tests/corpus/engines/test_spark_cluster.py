@@ -12,7 +12,6 @@ import signal
 import subprocess
 
 import pytest
-from checkout import ROOT
 
 from bert_tf.corpus import creation
 from bert_tf.corpus.settings import CreationConfig
@@ -140,13 +139,20 @@ def test_a_cluster_writes_the_bytes_of_one_machine(
     assert_completes(cluster.launch(given), expected[input_format], folder)
 
 
-def test_the_script_needs_no_special_program(cluster, texts, tmp_path):
+def test_spark_submit_starts_the_script(cluster, texts, tmp_path):
     """With pieces of the default size, where the rest has small ones."""
-    script = [str(ROOT / "create_pretraining_data.py")]
-    program = cluster.launch(flags(texts, tmp_path / "a"), program=script)
-    given = options(texts, tmp_path / "b")
-    creation.create(CreationConfig(**given), 1)
-    assert_completes(program, files_in(tmp_path / "b"), tmp_path / "a")
+    given = flags(texts, tmp_path / "a")
+    _, stderr = cluster.submit(given).communicate()
+    creation.create(CreationConfig(**options(texts, tmp_path / "b")), 1)
+    found, expected = files_in(tmp_path / "a"), files_in(tmp_path / "b")
+    assert found == expected, stderr
+    assert len(expected) == 1 + len(OUTPUTS)
+    # Errors keep their line and their exit status, without a Java stack trace.
+    program = cluster.submit([*given, f"--vocab_file={texts}/nothing.txt"])
+    _, stderr = program.communicate()
+    assert program.returncode == 1
+    assert "create_pretraining_data.py: error: Cannot read" in stderr
+    assert "at org.apache" not in stderr
 
 
 @pytest.mark.parametrize("stage", STAGES)
