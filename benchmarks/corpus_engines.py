@@ -54,6 +54,9 @@ class CorpusEnginesConfig(comparison.PageOptions):
     megabytes: tuple[str, ...] = option(
         "Sizes of the texts.", default=("5", "50", "200")
     )
+    vocab_size: int = option(
+        "Size of the vocabulary, learned from the first text.", default=8000
+    )
     output: str | None = option("JSON file of all results.", default=None)
 
 
@@ -67,7 +70,15 @@ def run(config: CorpusEnginesConfig) -> list[dict[str, object]]:
         for size in config.megabytes:
             text = folder / "text.txt"
             corpus_scale.write_text(text, int(float(size) * 1e6))
-            learn_vocabulary(text, folder / "vocab.txt")
+            vocab = folder / "vocab.txt"
+            if not vocab.exists():
+                vocabulary.run(
+                    vocabulary.VocabularyConfig(
+                        input_file=str(text),
+                        output_file=str(vocab),
+                        vocab_size=config.vocab_size,
+                    )
+                )
             for side in config.sides:
                 rows.append(measure(side, float(size), folder))
                 print(rows[-1], file=sys.stderr)
@@ -75,15 +86,6 @@ def run(config: CorpusEnginesConfig) -> list[dict[str, object]]:
         files.write_text(config.output, json.dumps(rows, indent=1))
     comparison.publish(section(rows), config.page, "engines")
     return rows
-
-
-def learn_vocabulary(text: pathlib.Path, path: pathlib.Path) -> None:
-    if not path.exists():
-        vocabulary.run(
-            vocabulary.VocabularyConfig(
-                input_file=str(text), output_file=str(path), vocab_size=8000
-            )
-        )
 
 
 def measure(

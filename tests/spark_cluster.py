@@ -147,9 +147,10 @@ class Cluster:
         """Starts create_pretraining_data.py with small pieces of work."""
         confs = {**SETTINGS, **dict(settings)}
         words = [f"--conf {name}='{value}'" for name, value in confs.items()]
+        program = [sys.executable, "-m", "tests.spark_cluster"]
+        runner = ["--runner=spark", f"--spark_master={self.url}"]
         return self.run(
-            [sys.executable, "-m", "tests.spark_cluster", json.dumps(pause)]
-            + [*flags, "--runner=spark", f"--spark_master={self.url}"],
+            [*program, json.dumps(pause), *flags, *runner],
             {"PYSPARK_SUBMIT_ARGS": " ".join([*words, "pyspark-shell"])},
             cwd,
         )
@@ -163,6 +164,7 @@ class Cluster:
         return self.run([*words, script, *flags, "--runner=spark"])
 
     def run(self, command, variables=(), cwd=None):
+        """Starts a driver, which ends with the cluster."""
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]),

@@ -251,6 +251,7 @@ NAMES_FLAGS = {
     **dict.fromkeys(["cli", "command", "completion"], "the command line"),
     "environment": "options of nvidia-smi",
     "corpus.engines.beam": "options of Beam, which are words of a command line",
+    "corpus.engines.spark_session": "options of spark-submit",
     "serving.readme": "commands that start a server",
 }
 

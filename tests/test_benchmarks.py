@@ -551,6 +551,31 @@ def test_corpus_scale(benchmarks, tmp_path):
     assert "10 times the text takes 1.10 times the memory and 9.0 times" in text
 
 
+def test_corpus_engines(benchmarks, tmp_path):
+    """Later runs add their sides to the results and the page."""
+    program = benchmarks("corpus_engines")
+    page = tmp_path / "page.md"
+    page.write_text("<!-- engines: -->\n<!-- end of engines -->\n")
+    config = program.CorpusEnginesConfig(
+        sides=("local",),
+        megabytes=("0.05",),
+        vocab_size=200,
+        page=str(page),
+        output=str(tmp_path / "rows.json"),
+    )
+    program.run(config)
+    first, second = program.run(config)
+    assert first["sha256"] == second["sha256"]
+    assert first["cpu_seconds"] > 0.1
+    assert 10 < first["mebibytes"]["all"] < 2000
+    assert page.read_text().count("| 0 MB | one machine |") == 2
+    sizes = {"all": 900.0, "Java of the executors": 600.0}
+    sizes["Python of the executors"] = 200.0
+    row = {**first, "side": "spark", "megabytes": 50.0, "mebibytes": sizes}
+    assert "| 50 MB | Spark |" in program.section([row])
+    assert "| 900 MiB | 300 + 100 |" in program.section([row])
+
+
 WIKITEXT = """\x20
  = First = \x20
 

@@ -301,7 +301,12 @@ def _mapped(
     read: Callable[..., Iterator[Any]],
     rows: Iterator[Any],
 ) -> Iterator[Any]:
-    values = [getattr(value, "value", value) for value in arguments]
+    from pyspark import Broadcast
+
+    values = [
+        value.value if isinstance(value, Broadcast) else value
+        for value in arguments
+    ]
     for item in read(rows):
         yield function(item, *values)
 

@@ -1,8 +1,8 @@
 """Starts Apache Spark and turns its errors into one line.
 
-Spark's log is off unless Spark's configuration sets `spark.log.level`. For a
-program that is not started by `spark-submit`, that is the environment variable
-PYSPARK_SUBMIT_ARGS='--conf spark.log.level=INFO pyspark-shell'.
+Spark's log is off unless `spark-submit --conf spark.log.level=WARN` sets its
+level or, without spark-submit, the environment variable
+PYSPARK_SUBMIT_ARGS='--conf spark.log.level=WARN pyspark-shell'.
 """
 
 import contextlib
@@ -190,13 +190,13 @@ def _one_line_errors() -> Iterator[None]:
             raise InputError(
                 f"A Spark worker lacks the module {found[1]}. Install bert_tf "
                 "on all workers for the Python of spark.pyspark.python, or "
-                "pass an archive with them to spark-submit."
+                "pass an environment with it to spark-submit --archives."
             ) from None
         if isinstance(error, PythonException):
             raise RuntimeError(text) from None
         raise InputError(
-            f"Spark stopped the job: {reason(text)} Set spark.log.level=WARN "
-            "in Spark's configuration to see its log."
+            f"Spark stopped the job: {reason(text)} To see Spark's log, run "
+            "spark-submit --conf spark.log.level=WARN."
         ) from None
 
 
