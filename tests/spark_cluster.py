@@ -176,6 +176,7 @@ class Cluster:
         process = subprocess.Popen(
             command,
             env=environment,
+            stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,

@@ -149,10 +149,11 @@ def test_spark_submit_starts_the_script(cluster, texts, tmp_path):
     assert len(expected) == 1 + len(OUTPUTS)
     # Errors keep their line and their exit status, without a Java stack trace.
     program = cluster.submit([*given, f"--vocab_file={texts}/nothing.txt"])
-    _, stderr = program.communicate()
+    # It prints the standard error of Python programs to its standard output.
+    stdout, stderr = program.communicate()
     assert program.returncode == 1
-    assert "create_pretraining_data.py: error: Cannot read" in stderr
-    assert "at org.apache" not in stderr
+    assert "create_pretraining_data.py: error: Cannot read" in stdout
+    assert "at org.apache" not in stdout + stderr
 
 
 @pytest.mark.parametrize("stage", STAGES)
