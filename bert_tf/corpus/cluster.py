@@ -473,7 +473,7 @@ def write_chunk(
     config: CreationConfig,
     folder: str,
     table: InstanceTable,
-) -> tuple[int, tuple[int, str, WrittenChunk]]:
+) -> tuple[int, tuple[int, WrittenChunk]]:
     """Masks the instances of a chunk and writes them to a temporary file.
 
     Args:
@@ -481,8 +481,8 @@ def write_chunk(
       folder: A folder that all workers can write to.
 
     Returns:
-      The number of the output file; then the first rank, the file and the chunk
-      without its data.
+      The number of the output file; the first rank and the chunk, without its
+      data.
     """
     first, batches = assigned
     assert table.plan is not None  # Otherwise no chunk was assigned.
@@ -495,10 +495,15 @@ def write_chunk(
         batch.pairs[rows],
         functools.partial(take_slices, batch.tokens),
     )
-    path = attempt_path(folder, f"chunk-{first}")
-    with files.atomic_writer(path) as file:
+    path = chunk_path(folder, first)
+    attempt = attempt_path(path)
+    with files.atomic_writer(attempt) as file:
         file.write(chunk.data)
-    return plan.shard, (first, path, dataclasses.replace(chunk, data=b""))
+    with files.input_errors("write", path):
+        files.rename(attempt, path)
+    # Without the random name: Spark stops a job if a task that runs again has
+    # other results.
+    return plan.shard, (first, dataclasses.replace(chunk, data=b""))
 
 
 def _rows_of(wanted: np.ndarray, indexes: np.ndarray) -> np.ndarray:
@@ -509,9 +514,11 @@ def _rows_of(wanted: np.ndarray, indexes: np.ndarray) -> np.ndarray:
     return order[np.searchsorted(indexes[order], wanted)]
 
 
-def attempt_path(folder: str, name: str) -> str:
-    """Returns a new path, since workers may run a task twice at a time.
+def chunk_path(folder: str, first: int) -> str:
+    """Returns the file of a chunk until it is copied to its output file."""
+    return posixpath.join(folder, f"chunk-{first}")
 
-    The path that a task returns is that of the attempt that counts.
-    """
-    return posixpath.join(folder, f"{name}-{secrets.token_hex(4)}")
+
+def attempt_path(path: str) -> str:
+    """Returns a new name, since a task may run on two workers at a time."""
+    return f"{path}-{secrets.token_hex(4)}"

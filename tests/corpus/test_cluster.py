@@ -315,9 +315,9 @@ def test_a_cluster_writes_the_records_of_one_machine(
         for group in assign(batches, config, numbers)
     ]
     found = [b"", b""]
-    for shard, (_, path, chunk) in sorted(written, key=lambda x: x[1][0]):
+    for shard, (first, chunk) in sorted(written, key=lambda item: item[1][0]):
         assert chunk.data == b""
-        with open(path, "rb") as file:
+        with open(cluster.chunk_path(str(tmp_path), first), "rb") as file:
             found[shard] += file.read()
     creation.create(config, 1, sizes)
     for path, data in zip(outputs, found, strict=True):

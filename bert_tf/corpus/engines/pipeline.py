@@ -334,28 +334,29 @@ class Shard:
 
 
 def join_chunks(
-    written: tuple[int, Iterable[tuple[int, str, WrittenChunk]]], job: Job
+    written: tuple[int, Iterable[tuple[int, WrittenChunk]]], job: Job
 ) -> Shard:
     """Concatenates the chunks of an output file."""
-    number, items = written
-    ordered = sorted(items, key=lambda item: item[0])
-    chunks = [chunk for _, _, chunk in ordered]
+    number, pairs = written
+    chunks = dict(pairs)
     checksum = hashlib.sha256()
     counts: collections.Counter[str] = collections.Counter()
-    path = cluster.attempt_path(job.folders[number], "complete")
+    path = cluster.attempt_path(os.path.join(job.folders[number], "complete"))
     with files.atomic_writer(path) as file:
-        for _, chunk_path, chunk in ordered:
+        for first in sorted(chunks):
+            chunk_path = cluster.chunk_path(job.folder, first)
             with files.open_read(chunk_path) as chunk_file:
                 data = chunk_file.read()
             file.write(data)
             checksum.update(data)
-            counts.update(chunk.counts)
+            counts.update(chunks[first].counts)
     entry = {
         "path": job.outputs[number],
-        "records": sum(chunk.num_instances for chunk in chunks),
+        "records": sum(chunk.num_instances for chunk in chunks.values()),
         "sha256": checksum.hexdigest(),
     }
-    samples = {name: v.tolist() for name, v in chunks[0].samples.items()}
+    first_samples = chunks[min(chunks)].samples
+    samples = {name: v.tolist() for name, v in first_samples.items()}
     return Shard(number, entry, path, counts, samples)
 
 

@@ -149,7 +149,9 @@ class SparkEngine:
         self, frame: "DataFrame", read: Callable[..., Any]
     ) -> _Collection:
         rows = frame.repartition(self._num_parts, "key")
-        rows = rows.sortWithinPartitions("key", "part")
+        # With the order of the values, a task that runs again has the same
+        # results; otherwise Spark may stop the job.
+        rows = rows.sortWithinPartitions(*_COLUMNS)
         return _Collection((_Part(rows, read),))
 
     def _frame(

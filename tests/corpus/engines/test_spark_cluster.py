@@ -165,12 +165,14 @@ def test_an_executor_is_killed(cluster, texts, expected, tmp_path, stage):
     assert_completes(program, expected["text"], folder)
 
 
+@pytest.mark.parametrize("stage", ["chunks", "join"])
 def test_a_worker_is_killed_with_its_executor(
-    cluster, texts, expected, tmp_path
+    cluster, texts, expected, tmp_path, stage
 ):
+    """What it stored is lost, so earlier stages run again in part."""
     cluster.restore()
     folder = tmp_path / "out"
-    program, pid = paused(cluster, texts, folder, "chunks")
+    program, pid = paused(cluster, texts, folder, stage)
     executor = executor_of(pid)
     parent = spark_cluster.parent_of(executor)
     [worker] = [w for w in cluster.workers.values() if w.pid == parent]
