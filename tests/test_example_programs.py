@@ -120,9 +120,10 @@ def test_semantic_search(tmp_path):
 
 
 @pytest.mark.slow
-def test_spark_embeddings(tmp_path):
+def test_spark_embeddings(tmp_path, monkeypatch):
     """A second run replaces the table; vectors equal those of one process."""
     sql = pytest.importorskip("pyspark.sql")
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     config = bert_tf.BertConfig.from_name("L-1_H-64_A-1", vocab_size=9)
     vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcd"]
     bert_tf.BertModel(config).save_pretrained(
