@@ -6,10 +6,10 @@ Each Python worker loads the model once, for one core, and `predict` batches
 texts by length. A task that runs twice writes its files once.
 """
 
+import bert_tf.quiet_tensorflow  # isort: skip
+
 import functools
 import sys
-
-import bert_tf.quiet_tensorflow  # isort: skip
 
 import tensorflow as tf
 from pyspark.sql import SparkSession
@@ -23,8 +23,7 @@ def load(model):
     return bert_tf.TextEmbedder.from_pretrained(model)
 
 
-def embed(frames, model):
-    """Yields pandas DataFrames of up to 10,000 rows with their vectors."""
+def embed(model, frames):  # Of up to 10,000 rows each.
     for frame in frames:
         vectors = load(model).predict(frame["text"].tolist(), verbose=0)
         yield frame.assign(vector=list(vectors))
@@ -36,8 +35,6 @@ if __name__ == "__main__":
     from spark_embeddings import embed  # Workers import it, and keep `load`.
 
     texts = session.read.parquet(sys.argv[2]).select("id", "text")
-    added = functools.partial(embed, model=sys.argv[1])
-    table = texts.mapInPandas(
-        added, "id long, text string, vector array<float>"
-    )
+    columns = "id long, text string, vector array<float>"
+    table = texts.mapInPandas(functools.partial(embed, sys.argv[1]), columns)
     table.write.parquet(sys.argv[3], "overwrite")
