@@ -1,7 +1,6 @@
 """Data creation on one machine, on Apache Spark and on Apache Beam.
 
-    .venv-spark/bin/python benchmarks/corpus_engines.py \\
-        --page=docs/reports/performance.md --sides=local,spark
+    .venv-spark/bin/python benchmarks/corpus_engines.py --sides=local,spark
     .venv-spark/bin/python benchmarks/corpus_engines.py --sides=beam ...
 
 runs create_pretraining_data.py with two workers on texts of 5, 50 and 200 MB,
