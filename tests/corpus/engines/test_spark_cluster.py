@@ -22,6 +22,17 @@ from tests.text_corpora import SPECIALS, WORDS, write_text
 pytestmark = pytest.mark.slow
 # Four output files on two executors, one of them compressed.
 OUTPUTS = ["a.tfrecord", "b.tfrecord", "c.tfrecord.gz", "sub/d.tfrecord"]
+# What a worker's Python runs first: it hides the package wherever it is.
+WITHOUT_THE_PACKAGE = """
+import sys
+
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "bert_tf":
+            raise ModuleNotFoundError("No module named 'bert_tf'")
+
+sys.meta_path.insert(0, Finder())
+"""
 
 
 @pytest.fixture(scope="module")
@@ -231,7 +242,8 @@ def test_a_worker_lacks_something(cluster, texts, tmp_path, lacks):
     folder = tmp_path / "out"
     given, settings = flags(texts, folder), {}
     if lacks == "package":
-        settings = {"spark.executorEnv.PYTHONPATH": "/nowhere"}
+        (tmp_path / "sitecustomize.py").write_text(WITHOUT_THE_PACKAGE)
+        settings = {"spark.executorEnv.PYTHONPATH": str(tmp_path)}
         expected = "A Spark worker lacks the module bert_tf."
     elif lacks == "vocabulary":
         given.append("--vocab_file=vocab.txt")
