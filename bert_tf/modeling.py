@@ -185,8 +185,9 @@ class BertModel(FeatureModel):
         """Returns only the `pooled_output` of `call`, in less time.
 
         The last block computes only the position of [CLS], unless
-        `cls_positions` is passed. Takes the arguments of `call`; `training` is
-        inherited from the calling layer by default.
+        `cls_positions` is passed or the model is left-to-right. Takes the
+        arguments of `call`; `training` is inherited from the calling layer by
+        default.
         """
         if self.pooler is None:
             raise InputError(

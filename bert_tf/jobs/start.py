@@ -1,8 +1,8 @@
 """What a job starts from: a checkpoint, its configuration, vocabulary, casing.
 
 Command lines of google-research/bert name each file. Here, values that a
-command line leaves out come from the checkpoint, and values that contradict the
-checkpoint are an error.
+command line leaves out come from the checkpoint. Values that contradict its
+casing or its sizes are errors; another vocabulary or activation is a warning.
 """
 
 import dataclasses
@@ -275,7 +275,7 @@ def find_config(
     """Returns the configuration that options name, or the checkpoint's.
 
     Raises:
-      InputError: There is no configuration, or there are two.
+      InputError: There is no configuration.
     """
     size = getattr(config, "model_size", None)
     if size:

@@ -112,7 +112,7 @@ class Trainings:
     def facts(
         self, task: str, problem: str, labels: Iterable[str]
     ) -> dict[str, Any]:
-        """Returns `Start.facts`, and the teacher of a training."""
+        """Returns `Start.facts`, and for a training the teacher's checksum."""
         facts = self.start.facts(task, problem, labels)
         if self.plan:
             facts["teacher"] = self.teacher and self.teacher.checksum

@@ -1,8 +1,8 @@
 """Text embeddings, trained on pairs of texts.
 
 The cosine of a pair is fitted to its similarity, from 0 to 1. A pair without a
-similarity is a positive pair, and the other second texts of the batch are its
-negatives.
+similarity is a positive pair; other second texts of the batch are its negatives
+(see `are_negatives`).
 
 Sources: Henderson et al. 2017, "Efficient Natural Language Response Suggestion
 for Smart Reply", 4.4; Reimers and Gurevych 2019, "Sentence-BERT".

@@ -521,7 +521,8 @@ def _columns(pairs: list[tuple]) -> list[list]:
 def _eager_strings(parts: Sequence[Any]) -> tuple[list[list[str]], bool] | None:
     """Returns the texts as lists, and whether each part was a single text.
 
-    None if they are values of a graph, empty, or of different or other types.
+    None in a graph, for no texts, for values that are not strings, and for
+    parts of different shapes.
     """
     if not tf.executing_eagerly():
         return None
