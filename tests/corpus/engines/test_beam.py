@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import os
-import pathlib
 import sys
 
 import pytest
@@ -11,9 +10,9 @@ import tensorflow as tf
 
 from bert_tf.corpus import creation
 from bert_tf.corpus.engines import beam
-from bert_tf.corpus.settings import CreationConfig, PieceSizes
+from bert_tf.corpus.settings import PieceSizes
 from bert_tf.errors import InputError
-from tests.text_corpora import write_text
+from tests.text_corpora import config_of_two_texts, files_in
 
 
 def test_beam_has_to_be_installed(monkeypatch):
@@ -127,24 +126,7 @@ TWO_PROCESSES = "--direct_running_mode=multi_processing --direct_num_workers=2"
 @pytest.fixture
 def config(tmp_path, vocab_file):
     pytest.importorskip("apache_beam")
-    write_text(tmp_path / "a.txt", 11)
-    write_text(tmp_path / "b.txt.gz", 5, seed=1, most_sentences=50)
-    output = f"{tmp_path}/out/a.tfrecord,{tmp_path}/out/sub/b.tfrecord.gz"
-    return CreationConfig(
-        f"{tmp_path}/a.txt,{tmp_path}/b.txt.gz",
-        output,
-        str(vocab_file),
-        max_seq_length=31,
-        dupe_factor=3,
-    )
-
-
-def files_in(folder):
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in pathlib.Path(folder).rglob("*")
-        if path.is_file()
-    }
+    return config_of_two_texts(tmp_path, vocab_file, 11, 50)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import pathlib
 import re
 import shutil
 import signal
@@ -14,9 +13,9 @@ from checkout import ROOT
 
 from bert_tf.corpus import creation
 from bert_tf.corpus.engines import spark, spark_session
-from bert_tf.corpus.settings import CreationConfig, PieceSizes
+from bert_tf.corpus.settings import PieceSizes
 from bert_tf.errors import InputError
-from tests.text_corpora import write_text
+from tests.text_corpora import config_of_two_texts, files_in, write_text
 
 SIZES = PieceSizes(sentences=30, instances=61, text_bytes=6000)
 
@@ -49,24 +48,7 @@ def session():
 
 @pytest.fixture
 def config(tmp_path, vocab_file):
-    write_text(tmp_path / "a.txt", 30)
-    write_text(tmp_path / "b.txt.gz", 5, seed=1, most_sentences=90)
-    output = f"{tmp_path}/out/a.tfrecord,{tmp_path}/out/sub/b.tfrecord.gz"
-    return CreationConfig(
-        f"{tmp_path}/a.txt,{tmp_path}/b.txt.gz",
-        output,
-        str(vocab_file),
-        max_seq_length=31,
-        dupe_factor=3,
-    )
-
-
-def files_in(folder):
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in pathlib.Path(folder).rglob("*")
-        if path.is_file()
-    }
+    return config_of_two_texts(tmp_path, vocab_file, 30, 90)
 
 
 @pytest.mark.parametrize("next_sentence", [True, False])

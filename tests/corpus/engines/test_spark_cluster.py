@@ -17,7 +17,7 @@ from bert_tf.corpus import creation
 from bert_tf.corpus.settings import CreationConfig
 from tests import spark_cluster
 from tests.spark_cluster import SIZES, STAGES, Cluster, wait_for
-from tests.text_corpora import SPECIALS, WORDS, write_text
+from tests.text_corpora import SPECIALS, WORDS, files_in, write_text
 
 pytestmark = pytest.mark.slow
 # Four output files on two executors, one of them compressed.
@@ -73,14 +73,11 @@ def flags(texts, folder, *more, **formats):
     return [f"--{name}={value}" for name, value in given.items()] + [*more]
 
 
-def files_in(folder):
+def written(folder):
     """Returns all files by name; the manifest without the folder's name."""
     return {
-        str(path.relative_to(folder)): path.read_bytes().replace(
-            str(folder).encode(), b""
-        )
-        for path in pathlib.Path(folder).rglob("*")
-        if path.is_file()
+        name: content.replace(str(folder).encode(), b"")
+        for name, content in files_in(folder).items()
     }
 
 
@@ -92,7 +89,7 @@ def expected(texts, tmp_path_factory):
         folder = tmp_path_factory.mktemp("local")
         given = options(texts, folder, input_format)
         creation.create(CreationConfig(**given), 1, SIZES)
-        found[input_format] = files_in(folder)
+        found[input_format] = written(folder)
         assert len(found[input_format]) == 1 + len(OUTPUTS)
     return found
 
@@ -103,7 +100,7 @@ def assert_completes(program, expected, folder):
     assert "Traceback" not in stderr
     assert "at org.apache" not in stderr
     assert "WARN" not in stderr
-    assert files_in(folder) == expected
+    assert written(folder) == expected
     # No temporary folder is left.
     names = {path.partition("/")[0] for path in expected}
     assert set(os.listdir(folder)) == names
@@ -116,7 +113,7 @@ def assert_fails(program, folder):
     # The log of absl: the letter of the level, then the date.
     lines = [s for s in stderr.splitlines() if not s.startswith("I")]
     assert len(lines) == 1, stderr
-    assert not folder.exists() or not files_in(folder)
+    assert not folder.exists() or not written(folder)
     return lines[0]
 
 
@@ -155,7 +152,7 @@ def test_spark_submit_starts_the_script(cluster, texts, tmp_path):
     given = flags(texts, tmp_path / "a")
     _, stderr = cluster.submit(given).communicate()
     creation.create(CreationConfig(**options(texts, tmp_path / "b")), 1)
-    found, expected = files_in(tmp_path / "a"), files_in(tmp_path / "b")
+    found, expected = written(tmp_path / "a"), written(tmp_path / "b")
     assert found == expected, stderr
     assert len(expected) == 1 + len(OUTPUTS)
     # Errors keep their line and their exit status, without a Java stack trace.
@@ -274,4 +271,4 @@ def test_a_cluster_without_resources_is_a_warning(cluster, texts, tmp_path):
     _, stderr = program.communicate(timeout=spark_cluster.PATIENCE)
     assert program.returncode == 128 + signal.SIGTERM
     assert "Traceback" not in stderr
-    assert not files_in(tmp_path / "out")
+    assert not written(tmp_path / "out")
