@@ -189,8 +189,8 @@ def check_outputs(
     Symbolic links are followed.
 
     Args:
-      outputs: The paths to write, by a noun for the error message.
-      inputs: The paths to read, likewise.
+      outputs: The paths to write. Each key names its path in the message.
+      inputs: The paths to read, with keys of the same kind.
 
     Raises:
       InputError: Two paths are the same file and one of them is an output.
@@ -301,7 +301,7 @@ def require_file(path: str) -> None:
 
 
 def require_small_file(path: str) -> None:
-    """Raises InputError unless a file can hold settings or a vocabulary."""
+    """Raises InputError for a file too large for settings or a vocabulary."""
     require_file(path)
     if not is_remote(path) and os.path.exists(path):
         size = os.path.getsize(path)
@@ -555,8 +555,8 @@ def atomic_directory(
             yield temporary
         with input_errors("write", path):
             if not is_remote(place):
-                # Where directories are only prefixes of names, the temporary
-                # one would count as contents of `place`.
+                # In object stores a directory is only a prefix of names. There
+                # the temporary directory would count as contents of `place`.
                 _require_vacant(place, path, may_replace)
                 _require_no_others(temporary, place, path)
             _move_directory(temporary, place)
@@ -639,7 +639,7 @@ def _final_name_in_messages(temporary: str, path: str) -> Iterator[None]:
         yield
     except (InputError, OSError) as error:
         message = str(error)
-        if temporary not in message or _is_disk_full(error, path):
+        if temporary not in message or _is_write_error(error, path):
             raise
         raise InputError(message.replace(temporary, path)) from error
     finally:
@@ -650,19 +650,19 @@ def _final_name_in_messages(temporary: str, path: str) -> Iterator[None]:
 def _or_undone(
     path: str, undo: Callable[[], None] = lambda: None
 ) -> Iterator[None]:
-    """Calls `undo` if anything is raised; InputErrors for full disks."""
+    """Calls `undo` after any error; turns `_is_write_error` into InputError."""
     try:
         yield
     except BaseException as error:
         with contextlib.suppress(*_system_errors(path)):
             undo()
-        if _is_disk_full(error, path):
+        if _is_write_error(error, path):
             raise _input_error("write", path, error) from error
         raise
 
 
-def _is_disk_full(error: BaseException, path: str) -> bool:
-    """Returns whether the error comes from writing to a full disk."""
+def _is_write_error(error: BaseException, path: str) -> bool:
+    """Returns whether a disk is full, or TensorFlow failed at a remote path."""
     if isinstance(error, OSError):
         return error.errno in _DISK_FULL
     return isinstance(error, _system_errors(path))

@@ -163,9 +163,9 @@ class BertModel(FeatureModel):
             - `position_ids`: Rows of the position table; by default 0 to S - 1.
             - `example_ids`: Tokens attend only to tokens with the same number;
               by default one example per row.
-            - `cls_positions` [B, K]: The positions to pool; by default the
-              first. For left-to-right models, the starts of the examples, whose
-              last tokens are pooled.
+            - `cls_positions` [B, K]: The first token of each of K examples in a
+              row; by default position 0. The pooler uses these tokens or, in a
+              left-to-right model, the last token of each example.
           training: Whether dropout is on.
           seed: Integer tensor [2] that determines the dropout masks, or None
             for the layers' own generators.
@@ -236,7 +236,14 @@ class BertModel(FeatureModel):
         return embedded, outputs, attentions, pooled
 
     def _pool(self, vectors, inputs, input_mask, example_ids):
-        """Pools each example of floats [B, S, H]; None without a pooler."""
+        """Returns a vector for each example, or None if there is no pooler.
+
+        Args:
+          vectors: The encoder's last outputs, floats [B, S, H].
+          inputs: The features of the batch.
+          input_mask: Integers [B, S].
+          example_ids: Integers [B, S], or None.
+        """
         if self.pooler is None:
             return None
         positions = integers(inputs, "cls_positions")

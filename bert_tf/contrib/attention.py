@@ -82,6 +82,6 @@ def _attend(
     }
     layers = model(inputs, training=False)["attentions"]
     weights = [ops.convert_to_numpy(layer)[0] for layer in layers]
-    # OWNER/NAME, or a folder and a prefix.
+    # OWNER/NAME of a model, or FOLDER/PREFIX of a checkpoint.
     name = "/".join(os.path.normpath(config.init_checkpoint).split("/")[-2:])
     return AttentionMaps(passage, np.stack(weights), name)

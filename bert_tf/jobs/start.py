@@ -134,7 +134,7 @@ def resolve(
     checkpoint = release or checkpoint
     start = find_start(dataclasses.replace(config, init_checkpoint=checkpoint))
     if not config.do_train:
-        # Weights are merged as they are read.
+        # An adapter is merged into the weights when they are read.
         config = dataclasses.replace(config, lora_rank=None, lora_alpha=None)
         # An encoder has no head: `Trainings.open_model` reports what it lacks.
         if start.head not in (None, "encoder", *heads):
@@ -222,9 +222,9 @@ def _words(values: Mapping[str, Any]) -> str:
 
 
 def trained_with(config: Options, start: Start | None = None) -> dict[str, Any]:
-    """Returns the options that a release records of its training.
+    """Returns the options of a training, for the metadata of its release.
 
-    With the start of a fine-tuning, also the dropout rate of the head.
+    With `start`, which fine-tuning has, they include the head's dropout rate.
     """
     recorded = named(type(config), recorded=True)
     options = {name: getattr(config, name) for name in recorded}

@@ -1,4 +1,4 @@
-"""The trainings of a fine-tuning job: plans and runs them, keeps one model.
+"""Plans and runs the trainings of a fine-tuning job, and keeps one model.
 
 A single training writes to the output folder itself, as in the original.
 Several trainings have a folder each, and the weights of the best are kept:
@@ -221,7 +221,7 @@ class Trainings:
         metrics = inputs.evaluate(estimator)
         metrics["train_seconds"] = estimator.train_seconds
         del metrics["global_step"]
-        # Each model has its own variables and traced functions.
+        # Frees the variables and traced functions before the next training.
         del estimator
         keras.utils.clear_session()
         return metrics
@@ -381,7 +381,7 @@ def prepare(
 
     Raises:
       InputError: --save_best names an unknown metric, the devices cannot be
-        used, or a training has no step.
+        used, or the training set is too small for one step.
     """
     # Any kind of task can have adapters.
     task.lora_rank, task.lora_alpha = config.lora_rank, config.lora_alpha
@@ -446,7 +446,7 @@ def plan_trainings(
       num_examples: The size of the training set.
 
     Raises:
-      InputError: A training has no step.
+      InputError: The training set is too small for one step.
     """
     base = Trial(
         train_batch_size=config.train_batch_size,
@@ -462,7 +462,8 @@ def plan_trainings(
             raise InputError(
                 f"The batch size {batch_size} (`train_batch_size` or `search`) "
                 f"is larger than {num_examples} examples times {epochs} "
-                "epochs, so training has no step. Pass a smaller one."
+                "epochs, so training would have no step. Pass a smaller batch "
+                "size."
             )
         plan[trial] = dataclasses.replace(
             training,

@@ -108,9 +108,10 @@ def are_negatives(text_ids):
 def pair_losses(scores, text_ids, vectors):
     """Returns the loss of each pair, float32 [B].
 
-    With a score, it is the squared difference between score and cosine.
-    Without, it is the cross-entropy of choosing the pair's second text among
-    itself and its negatives in the batch.
+    For a pair with a score, the loss is the squared difference between the
+    score and the cosine. For a pair without one, it is the cross-entropy of
+    finding the second text among the second texts of the batch that are its
+    negatives.
 
     Args:
       scores: Floats [B]; NaN for a pair without a score.
@@ -184,7 +185,7 @@ class EmbeddingTask(FineTuningTask):
       pooling: One of `POOLINGS`.
       normalize: Whether predicted vectors have length 1.
       is_scored: Whether all pairs have a score. Otherwise their second texts
-        are searched for.
+        are the answers of a search (`retrieval_scores`).
       options: `frozen_layers` and `gradient_checkpointing`.
     """
 

@@ -1,11 +1,11 @@
 """The tokenizer as a TensorFlow graph, for raw strings in a SavedModel.
 
 It returns the same ids and offsets as `wordpiece.FullTokenizer`. Invalid UTF-8
-is dropped. Outside of graphs, where each op takes longer than a short text,
-`FullTokenizer` itself makes the ids.
+is dropped. In eager mode, one op takes longer than `FullTokenizer` needs for a
+short text, so the layer calls `FullTokenizer` instead.
 
-TensorFlow Serving has two ops of TensorFlow Text. The graph uses one of them,
-FastWordpieceTokenizeWithOffsets; all others are core ops.
+Of TensorFlow Text's ops, TensorFlow Serving has only two. The graph uses one of
+the two, FastWordpieceTokenizeWithOffsets; its other ops are TensorFlow's own.
 """
 
 import functools
@@ -28,7 +28,7 @@ from bert_tf.tokenization.graph_normalization import (
     drop_invalid_utf8,
 )
 
-# Every batch is padded to `max_seq_length`.
+# A batch that is padded to this length cannot fit into memory; it is a typo.
 _LARGEST_LENGTH = 10_000_000
 _PADDINGS = ("max_length", "longest")
 
@@ -70,7 +70,8 @@ class BertTokenizer(keras.layers.Layer):
       do_lower_case: Whether the vocabulary is uncased.
       strip_accents: Whether to strip accents. By default the same as
         `do_lower_case`.
-      max_seq_length: The (largest) length S of the sequences, or None.
+      max_seq_length: The (largest) length S of the sequences; None for no
+        limit.
       padding: "max_length" or "longest".
 
     Call arguments:
@@ -114,7 +115,8 @@ class BertTokenizer(keras.layers.Layer):
             )
         if padding not in _PADDINGS:
             raise wrong_value("padding", listed(_PADDINGS, last="or"), padding)
-        # Keras would track each token of a tuple, which takes 0.1 s.
+        # The vocabulary is kept inside of another object: as a tuple of the
+        # layer, Keras would track each token, which takes 0.1 s.
         self._python = wordpiece.FullTokenizer(
             vocabulary, do_lower_case, strip_accents
         )
@@ -185,7 +187,7 @@ class BertTokenizer(keras.layers.Layer):
         return self._python.strip_accents
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the constructor's arguments, with the tokens for the path."""
+        """Returns the constructor's arguments; tokens replace a path."""
         return super().get_config() | {
             "vocabulary": list(self.vocabulary),
             "do_lower_case": self.do_lower_case,
@@ -501,8 +503,8 @@ def _parts(inputs) -> Sequence[Any]:
             )
     if len(inputs) != 2:
         raise InputError(
-            "The input must be a text or a tuple of two texts; got a tuple of "
-            f"{len(inputs)}."
+            "The input must be a text or a tuple of two texts; got a "
+            f"{type(inputs).__name__} of {len(inputs)}."
         )
     return inputs
 
@@ -590,7 +592,7 @@ def _wordpiece_tokenizer(
     vocabulary: Sequence[str],
 ) -> Any:
     """Returns an op that splits words, of any length that can be tokens."""
-    # Training does not need it, and it is not available for Windows.
+    # Training works without TensorFlow Text, which has no release for Windows.
     with tensorflow_required("The tokenizer in a graph"):
         import tensorflow_text as tf_text
 

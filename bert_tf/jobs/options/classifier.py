@@ -20,8 +20,8 @@ The job writes to --output_dir:
 - `eval_results.txt` and `.json`, with --do_eval.
 - `test_results.tsv` with probabilities, as in the original, and
   `predictions.tsv` with texts and labels, with --do_predict.
-- `release/`, the fine-tuned model with its vocabulary and labels, which
-  --init_checkpoint accepts.
+- `release/`, the fine-tuned model with its vocabulary and labels. Pass this
+  folder as --init_checkpoint to use the model.
 - `export/`, with --do_export: a SavedModel for TensorFlow Serving.
 
 Rerun the command to resume. Source: `run_classifier.py` of
@@ -179,7 +179,7 @@ class ClassifierConfig(DataOptions, DistillationOptions):
         find = self._custom_files
         if self.task_name.lower() != custom.NAME:
             find = self.official_data_set
-            find()  # The name may be unknown.
+            find()  # Raises InputError for an unknown name.
         if self.glue_submission:
             self._require_submission(find())
         checks.require_fine_tuning(self)
@@ -187,12 +187,12 @@ class ClassifierConfig(DataOptions, DistillationOptions):
         checks.require_files(self.unlabeled_file)
 
     def require_windows(self) -> None:
-        """Raises InputError for --window_pooling of texts without windows."""
+        """Raises InputError for --window_pooling without --doc_stride."""
         if self.doc_stride is None and self.window_pooling is not None:
             raise InputError("`window_pooling` needs `doc_stride`.")
 
     def official_data_set(self) -> DataSet:
-        """Returns the data set of --task_name, unless that is "custom"."""
+        """Returns the data set of a --task_name other than "custom"."""
         return datasets.find(
             self.task_name,
             language=self.xnli_language,
@@ -201,7 +201,7 @@ class ClassifierConfig(DataOptions, DistillationOptions):
         )
 
     def _custom_files(self) -> DataSet:
-        """Returns custom data without its labels, which files do not need."""
+        """Returns the files of custom data, for checks that need no labels."""
         return custom.data_set(
             self.data_dir or "",
             train_file=self.train_file,
