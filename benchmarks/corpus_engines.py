@@ -106,7 +106,7 @@ def measure(
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONPATH": str(sides.ROOT),
     }
-    cpu: dict[int, float] = {}
+    cpu: dict[int, tuple[str, float]] = {}
     peaks: collections.Counter[str] = collections.Counter()
     start = time.monotonic()
     with subprocess.Popen(
@@ -118,7 +118,7 @@ def measure(
         while process.poll() is None:
             now: collections.Counter[str] = collections.Counter()
             for pid, role, seconds, size in processes_of(process.pid):
-                cpu[pid] = seconds
+                cpu[pid] = role, seconds
                 now[role] += size
                 now["all"] += size
             peaks |= now
@@ -126,12 +126,15 @@ def measure(
     seconds = time.monotonic() - start
     if process.returncode:
         sys.exit(f"{side} has failed; run: {' '.join(command)}")
+    seconds_of: collections.Counter[str] = collections.Counter()
+    for role, used in cpu.values():
+        seconds_of[role] += used
     manifest = files.read_json(f"{folder}/manifest.1.tfrecord.json")
     return {
         "side": side,
         "megabytes": megabytes,
         "seconds": seconds,
-        "cpu_seconds": sum(cpu.values()),
+        "cpu_seconds": seconds_of,
         "mebibytes": {k: n / comparison.MIB for k, n in peaks.items()},
         "examples": manifest["counts"]["instances"],
         "sha256": [each["sha256"] for each in manifest["outputs"]],
@@ -149,6 +152,8 @@ def processes_of(session: int) -> Iterator[tuple[int, str, float, int]]:
                 continue
             words = (folder / "stat").read_text().rpartition(")")[2].split()
             line = (folder / "cmdline").read_bytes()
+            if not line:
+                continue  # It has just ended.
             yield (
                 pid,
                 role_of(line),
@@ -168,17 +173,21 @@ def role_of(line: bytes) -> str:
 
 def section(rows: Sequence[dict]) -> str:
     """Returns the section of docs/reports/performance.md."""
-    titles = ["text", "engine", "time", "CPU time", "memory", "per executor"]
+    titles = ["text", "engine", "time", "CPU time", "of the driver"]
+    titles += ["memory", "per executor"]
     cells = []
     for row in rows:
         sizes = row["mebibytes"]
         parts = [sizes.get(f"{x} of the executors", 0) for x in JAVA_PYTHON]
+        cpu = row["cpu_seconds"]
+        driver = [cpu.get(name, 0) for name in ("Python", "Java of the driver")]
         cells.append(
             [
                 f"{row['megabytes']:,.0f} MB",
                 NAMES[row["side"]],
                 f"{row['seconds']:,.0f} s",
-                f"{row['cpu_seconds']:,.0f} s",
+                f"{sum(cpu.values()):,.0f} s",
+                f"{sum(driver):,.0f} s" if row["side"] == "spark" else "-",
                 f"{sizes['all']:,.0f} MiB",
                 " + ".join(f"{size / 2:,.0f}" for size in parts if size) or "-",
             ]
@@ -188,7 +197,8 @@ def section(rows: Sequence[dict]) -> str:
             "`create_pretraining_data.py` with two workers and "
             "`--dupe_factor=10`; all wrote",
             "the same bytes. Memory is the largest sum over all processes; per "
-            "executor, MiB of Java and of Python.",
+            "executor, MiB of Java and of Python. Spark's driver is a "
+            "process of Java and one of Python.",
         ],
         comparison.table([titles, *cells]),
         [f"({sides.processor()}; by `benchmarks/corpus_engines.py`.)"],

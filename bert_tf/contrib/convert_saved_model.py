@@ -123,9 +123,9 @@ def _acceptable_difference(
         return off
     raise InputError(
         f"{config.output_dir} was not written: {name} differs from "
-        f"{config.export_dir} by {off.largest:.1e} in {off.output}, and "
-        f"{off.changed:.1%} of its answers differ; the tolerance is "
-        f"{runtimes.TOLERANCE:g}."
+        f"{config.export_dir} by {off.relative:.1e} in {off.output}, and "
+        f"{off.changed:.1%} of its answers differ; the tolerances are "
+        f"{runtimes.TOLERANCE:g} and {runtimes.MOST_CHANGED:.1%}."
     )
 
 
@@ -163,7 +163,7 @@ def _score_classes(
         raise in_file(
             exported.path,
             "`eval_file` does not support classifiers with `doc_stride`. Leave "
-            "it out.",
+            "out `eval_file`.",
         )
     data_set = _data_set(config, exported, problem)
     examples = held_out.read_as(data_set, config.eval_file)

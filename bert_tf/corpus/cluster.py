@@ -1,13 +1,13 @@
-"""The work of data creation on a cluster, as functions without shared files.
+"""The work of data creation on a cluster, as functions for an engine.
 
 `engines.pipeline` connects these functions:
 
 1. `ranges.read_task` tokenizes a range of the text and yields it as sections
-   of a few thousand sentences.
-2. `SectionTable` numbers the sections and their documents. It has about 100
-   bytes per section and is the only thing that every worker holds.
-3. `cut_section` cuts each section into instances. Pairs whose B comes from
-   another section are sent there as requests; `complete_pairs` adds B.
+   of about 16,000 sentences.
+2. `SectionTable` numbers the sections and their documents. Every worker
+   holds it: about 100 bytes per section.
+3. `cut_section` cuts each section into instances. Pairs with a random B are
+   sent as requests to the section of B; `complete_pairs` adds B.
 4. `InstanceTable` numbers all instances. `assign_chunks` shuffles them and
    `write_chunk` writes the records of each chunk.
 
@@ -218,8 +218,8 @@ Address = tuple[int, int]
 class Batch:
     """Instances with their tokens, which the slices of `pairs` refer to.
 
-    `pairs` is instances.SPAN [n]; or instances.DRAFT [n] if B still has to be
-    taken from another section.
+    `pairs` is instances.SPAN [n]; or instances.DRAFT [n] for pairs without
+    their random B.
     """
 
     sections: np.ndarray  # int64 [n], the sections they come from.
@@ -278,8 +278,8 @@ def _with_tokens(
 class CutSection:
     """The `count` instances that begin in section `index`.
 
-    Those that need nothing from other sections are `complete`. The others are
-    `requests` to the sections that complete them.
+    Those without a random B are `complete`. The others are `requests` to the
+    sections of B.
     """
 
     index: int
@@ -501,7 +501,7 @@ def write_chunk(
         file.write(chunk.data)
     with files.input_errors("write", path):
         files.rename(attempt, path)
-    # Without the random name: Spark stops a job if a task that runs again has
+    # The random name is not returned: Spark stops a job if a retried task has
     # other results.
     return plan.shard, (first, dataclasses.replace(chunk, data=b""))
 

@@ -2,9 +2,9 @@
 
 `create` runs three stages, each divided into pieces of work for a pool of
 processes: `encode` (text to token ids), `cut` (token ids to instances) and
-`write_chunk` (instances to masked, serialized records). All random numbers are
-functions of document and position, so any division of the work writes the same
-bytes. `engines` run the same functions on a cluster.
+`write_chunk` (instances to masked, serialized records). Random numbers do
+not depend on processes, so any number of workers writes the same bytes.
+`engines` run the same functions on a cluster.
 """
 
 import collections
@@ -301,8 +301,8 @@ def create(
     The output files appear when all of them are complete. If anything fails
     before then, existing files of these names are unchanged. While the job
     runs, scratch files of about 0.7 bytes per byte of text and 25 bytes per
-    instance are next to the first output, or in the system's temporary folder
-    if that is remote.
+    instance are next to the first output or, if the output is remote, in the
+    system's temporary folder.
 
     Args:
       num_workers: The number of processes. It does not affect the files.
@@ -478,7 +478,7 @@ def token_counts(
 
 
 def check_text(config: CreationConfig, counts: Mapping[str, int]) -> None:
-    """Raises InputError if a text yields no instances."""
+    """Raises InputError if a text cannot be used."""
     if not counts["sentences"]:
         raise InputError(
             f"`input_file={config.input_file}` has only blank lines. Pass "

@@ -214,7 +214,7 @@ class Pool:
 
 @contextlib.contextmanager
 def _signals_blocked() -> Iterator[None]:
-    """Starts workers that ignore Ctrl-C, which a terminal sends to all.
+    """Starts workers that ignore Ctrl-C and other stop signals.
 
     Workers inherit the signal mask. They end when this process ends the pool,
     so no worker prints a traceback.
@@ -230,8 +230,8 @@ def _signals_blocked() -> Iterator[None]:
 def _script_hidden() -> Iterator[None]:
     """Starts workers that do not import the running script.
 
-    `multiprocessing` imports it for functions that it may define. A training
-    script imports TensorFlow, which takes longer than most tasks.
+    `multiprocessing` would import it, since it may define the functions. A
+    training script imports TensorFlow, which takes longer than most tasks.
     """
     script = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")

@@ -5,8 +5,8 @@ model needs. Later uses read them from the cache, without a network:
 
     2018_10_18/uncased_L-12_H-768_A-12/          bert_config.json, vocab.txt ...
     2018_10_18/uncased_L-12_H-768_A-12.sha256    the SHA-256 of these files
-    2018_10_18/uncased_L-12_H-768_A-12.zip       a copy of the zip, if the user
-                                                 put it there; not downloaded
+    2018_10_18/uncased_L-12_H-768_A-12.zip       the user's copy of the zip,
+                                                 used instead of a download
     2018_10_18/uncased_L-12_H-768_A-12.zip.part  an unfinished download; locked
                                                  while a process writes to it
 
@@ -66,8 +66,8 @@ _MEMBER = re.compile(
 # All files except the weights, whose checksum takes a second per GB.
 _SMALL_FILES = FILES[:-1]
 _BLOCK = 2**20
-# What zipfile raises for a damaged or an encrypted zip. An OSError is a seek to
-# a negative offset.
+# What zipfile raises for a damaged or an encrypted zip. OSError: a seek to a
+# negative offset.
 _ZIP_FAULTS = (
     zipfile.BadZipFile,
     zlib.error,

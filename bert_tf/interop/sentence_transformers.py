@@ -113,7 +113,7 @@ def read(folder: str, longest: int) -> dict[str, Any]:
         )
     if unsupported:
         logging.warning(
-            "%s: ignoring %s, which this project cannot compute",
+            "%s: ignoring what bert_tf does not support: %s",
             folder,
             listed(unsupported),
         )
@@ -148,7 +148,7 @@ def _modules(path: str) -> list[tuple[str, str]]:
 def _unsupported_output(
     transformer: Mapping[str, Any], folder: str
 ) -> list[str]:
-    """Returns what a Transformer module computes, unless it is vectors."""
+    """Returns the output of a Transformer module if it is unsupported."""
     where = os.path.join(folder, _TRANSFORMER)
     modalities = transformer.get("modality_config") or {}
     settings_files.check(modalities, {"text": OBJECT}, where)
@@ -164,7 +164,7 @@ def _unsupported_output(
 def _pooling(
     config: Mapping[str, Any], prompts: Mapping[str, str]
 ) -> tuple[str | None, list[str]]:
-    """Returns the pooling, and what of it is unsupported."""
+    """Returns the pooling and its unsupported settings."""
     modes = config.get("pooling_mode")
     if modes is None:
         modes = [mode for key, mode in _LEGACY.items() if config.get(key)]
@@ -179,7 +179,7 @@ def _pooling(
 
 
 def _in_one_line(name: str) -> str:
-    """Returns a name from a file, which can contain anything, in a line."""
+    """Returns any name from a file as one short line."""
     return shortened(name).strip("'")
 
 
@@ -214,8 +214,8 @@ def write(
 ) -> None:
     """Writes the files beside a Hugging Face model.
 
-    They have the format of version 2, which later versions can read. All
-    arguments except the last are fields of `Pretrained`.
+    They have the format of version 2, which later versions can read. The
+    keyword arguments, except the last, are fields of `Pretrained`.
     """
     kinds = ["Transformer", "Pooling", *["Normalize"] * normalize]
     contents: dict[str, Any] = {

@@ -127,7 +127,8 @@ def _read(part: SplitFile, largest: float, is_scored: bool) -> Split:
             raise in_file(
                 example.where,
                 f"the similarity must be from 0 to {largest:g}; got "
-                f"{score:g}. Correct it, or pass `max_score`.",
+                f"{score:g}. Correct it or, for custom files, pass "
+                "`max_score`.",
             )
         examples[n] = dataclasses.replace(example, label=score / largest)
     return Split(part.split, examples, part.files)

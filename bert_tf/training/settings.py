@@ -1,6 +1,6 @@
 """Training options, checked when they are set.
 
-Keras is imported when an optimizer is made.
+Keras is imported only for an optimizer or for multipliers of learning rates.
 """
 
 import dataclasses
@@ -44,12 +44,12 @@ class TrainingConfig:
         `AdamWeightDecay`. LAMB always corrects the bias.
       max_grad_norm: The global norm to clip gradients to; 0 for no clipping.
       gradient_accumulation_steps: The number of micro-batches that a batch is
-        split into, to save memory. The result is the same.
+        split into, to save memory. Dropout masks and rounding change.
       keep_checkpoint_max: The number of checkpoints to keep; 0 for all.
       iterations_per_loop: The largest number of steps in one call into
         TensorFlow.
       random_seed: Determines initial weights, dropout and the order of data.
-      jit_compile: Whether XLA compiles the step; None if it is faster.
+      jit_compile: Whether XLA compiles the step; None for where that is faster.
 
     Raises:
       InputError: A number is out of its range, the optimizer is unknown or a

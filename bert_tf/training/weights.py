@@ -44,7 +44,7 @@ class Weights(Protocol):
 
 
 class Selection:
-    """The weights of a checkpoint that have given names: a `Weights`."""
+    """`Weights` with only the given names of a checkpoint."""
 
     def __init__(self, weights: Weights, names: Iterable[str]):
         self.path = weights.path
@@ -111,7 +111,7 @@ class Report:
 
     def __str__(self) -> str:
         text = f"{len(self.filled)} variables filled"
-        text += f", {len(self.left_over)} left over"
+        text += f", {len(self.left_over)} weights unused"
         if self.left_over:
             text += f" ({listed(self.left_over, most=4)})"
         return f"{text}; missing: {described(self.missing) or 'nothing'}"
@@ -193,7 +193,7 @@ def _check_missing(
     if lacking and is_adapter(lacking[0]):
         raise InputError(
             f"Checkpoint {path} has no LoRA adapters, but the model has. Load "
-            "it before you call enable_lora."
+            "the checkpoint before you call enable_lora."
         )
     if lacking:
         raise InputError(
@@ -205,7 +205,7 @@ def _check_missing(
 
 
 def scope_of(name: str) -> str:
-    """Returns up to two scopes: a part that is complete or missing.
+    """Returns the first two scopes, a part that checkpoints have or lack whole.
 
     cls/predictions/transform/dense/kernel -> cls/predictions;
     bert/pooler/dense/bias -> bert/pooler; output_bias -> "". LoRA adapters are

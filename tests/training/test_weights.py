@@ -43,7 +43,7 @@ def test_variables_are_filled_by_name():
     assert report.filled == tuple(ARRAYS)
     assert report.left_over == tuple(left_over)
     assert str(report) == (
-        "2 variables filled, 5 left over (a, b, cls/kernel, d, ... "
+        "2 variables filled, 5 weights unused (a, b, cls/kernel, d, ... "
         "(5 in all)); missing: nothing"
     )
 

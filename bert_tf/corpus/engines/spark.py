@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql import DataFrame, SparkSession
 
-# The columns of all DataFrames. `part` tells the collections of a group apart.
+# The columns of all DataFrames but those of `spread`. `part` tells the
+# collections of a group apart.
 _COLUMNS = ("key", "part", "value")
 _SCHEMA = "key binary, part int, value binary"
 # The most bytes and items that Spark and Python exchange at a time.
@@ -76,7 +77,8 @@ class SparkEngine:
         )
         self._num_parts = 2 * self._context.defaultParallelism
         self._stored: list[Any] = []
-        self._group = f"bert_tf-{secrets.token_hex(4)}"  # Of all jobs.
+        # The name of all jobs in Spark, to cancel them.
+        self._group = f"bert_tf-{secrets.token_hex(4)}"
 
     def spread(self, label: str, items: Sequence[Any]) -> _Collection:
         self._num_parts = max(self._num_parts, len(items))
@@ -149,8 +151,8 @@ class SparkEngine:
         self, frame: "DataFrame", read: Callable[..., Any]
     ) -> _Collection:
         rows = frame.repartition(self._num_parts, "key")
-        # With the order of the values, a task that runs again has the same
-        # results; otherwise Spark may stop the job.
+        # Values are sorted too, so that a retried task has the same results;
+        # otherwise Spark may stop the job.
         rows = rows.sortWithinPartitions(*_COLUMNS)
         return _Collection((_Part(rows, read),))
 
