@@ -33,7 +33,7 @@ from bert_tf.data import randomness
 from bert_tf.errors import InputError
 
 # About how many requests to complete at a time.
-BATCH_SIZE = 1 << 11
+BATCH_SIZE = 1 << 14
 
 
 # A section in a SectionTable: its position; the number of documents; whether

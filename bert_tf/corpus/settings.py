@@ -32,6 +32,9 @@ class PieceSizes:
 
 
 DEFAULT_SIZES = PieceSizes()
+# A cluster shuffles the instances of each pair of pieces as one value: with
+# small pieces, every instance would be a value.
+CLUSTER_SIZES = PieceSizes(instances=1 << 14)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bert_tf.corpus.engines import pipeline
-from bert_tf.corpus.settings import DEFAULT_SIZES, CreationConfig, PieceSizes
+from bert_tf.corpus.settings import CLUSTER_SIZES, CreationConfig, PieceSizes
 from bert_tf.errors import InputError, did_you_mean, listed, wrong_value
 from bert_tf.packages import missing
 
@@ -242,7 +242,7 @@ class BeamEngine:
 
 
 def create(
-    config: CreationConfig, options: str, sizes: PieceSizes = DEFAULT_SIZES
+    config: CreationConfig, options: str, sizes: PieceSizes = CLUSTER_SIZES
 ) -> dict[str, Any]:
     """Writes the same files as `creation.create`; see `pipeline.create`.
 

@@ -28,7 +28,7 @@ from bert_tf.corpus import cluster, creation, ranges
 from bert_tf.corpus.cluster import InstanceTable, SectionTable
 from bert_tf.corpus.creation import WrittenChunk
 from bert_tf.corpus.ranges import ReadingTask, TaskReport, TextSection
-from bert_tf.corpus.settings import DEFAULT_SIZES, CreationConfig, PieceSizes
+from bert_tf.corpus.settings import CLUSTER_SIZES, CreationConfig, PieceSizes
 from bert_tf.errors import InputError
 
 # The largest number of tasks: all are listed in the job's description, whose
@@ -115,7 +115,7 @@ class Job:
 def create(
     config: CreationConfig,
     opened: contextlib.AbstractContextManager[Engine],
-    sizes: PieceSizes = DEFAULT_SIZES,
+    sizes: PieceSizes = CLUSTER_SIZES,
 ) -> dict[str, Any]:
     """Writes the same files as `creation.create`.
 

@@ -18,7 +18,7 @@ from concurrent import futures
 from typing import TYPE_CHECKING, Any
 
 from bert_tf.corpus.engines import pipeline, spark_session
-from bert_tf.corpus.settings import DEFAULT_SIZES, CreationConfig, PieceSizes
+from bert_tf.corpus.settings import CLUSTER_SIZES, CreationConfig, PieceSizes
 
 if TYPE_CHECKING:
     import pyarrow
@@ -216,7 +216,7 @@ class SparkEngine:
 def create(
     config: CreationConfig,
     master: str | None = None,
-    sizes: PieceSizes = DEFAULT_SIZES,
+    sizes: PieceSizes = CLUSTER_SIZES,
 ) -> dict[str, Any]:
     """Writes the same files as `creation.create`; see `pipeline.create`.
 
