@@ -622,7 +622,7 @@ class TrainableTextModel(PredictingTextModel):
     def _evaluated(
         self, data: Part, batch_size: int, options: dict[str, Any]
     ) -> dict[str, Any]:
-        """Returns the scores of answers; without scores, loss and metrics."""
+        """Returns answers' scores; with weights or no scores, Keras's."""
         if data.weights is None:
             progress = Progress(self, "test", **options)
             scores = self._scores(data.x, data.y, batch_size, progress)
