@@ -52,7 +52,7 @@ class Dense(keras.layers.Dense):
     def parts(self, x, activation: Callable = lambda y: y) -> list:
         """Maps floats [..., F] to parts of the columns, [..., units / n].
 
-        It is one part unless the layer is split; see `splitting`.
+        There is one part unless the layer is split; see `splitting`.
         """
         parts = [
             functools.partial(_affine, kernel, bias)
@@ -129,7 +129,7 @@ class Dense(keras.layers.Dense):
             self._kernel.trainable = False
 
     def merged_kernel(self) -> np.ndarray:
-        """Returns the kernel plus the product of the adapters, [F, units]."""
+        """Returns the kernel plus the adapters' scaled product, [F, units]."""
         kernel, a, b = map(
             ops.convert_to_numpy,
             (self._kernel, self.lora_kernel_a, self.lora_kernel_b),
@@ -158,11 +158,11 @@ class Dense(keras.layers.Dense):
             store[name] = getattr(self, name)
 
     def load_own_variables(self, store):
-        """Loads a layer; initializes adapters that `store` does not have."""
+        """Loads a layer; adapters that `store` lacks get initial values."""
         if not self.lora_enabled:
             super().load_own_variables(store)
             return
-        # Keras sets both to zero, which leaves them without a gradient.
+        # Keras sets A and B to zero, which leaves them without a gradient.
         a = ops.convert_to_numpy(self.lora_kernel_a)
         super().load_own_variables(store)
         self.lora_kernel_a.assign(a)

@@ -1,9 +1,9 @@
 """A frozen BERT with a trained network on top: the feature-based approach.
 
 Source: section 5.3 and table 7 of the paper. Two bidirectional LSTMs read
-hidden states of the encoder and score each label at each position. The shape
-letters are explained at the top of `modeling.py`; C is the number of labels,
-L the size of an LSTM.
+hidden states of the encoder, and a linear layer scores each label at each
+position. The shape letters are explained at the top of `modeling.py`; C is the
+number of labels, L the size of an LSTM.
 """
 
 import keras

@@ -3,7 +3,7 @@
 `stopping` turns each signal into an exception, so that every `finally` and
 `with` runs and temporary files are removed. `deferred` notes the first signal
 instead, so that a training can finish its step and save a checkpoint.
-`passed_on` lets child processes do so. `exit_at_once` is for the time before,
+`passed_on` also stops child processes. `exit_at_once` is for the time before,
 while a program imports its modules.
 """
 
@@ -25,7 +25,7 @@ SECONDS_TO_NEXT_TRY = 0.01
 
 
 class Stopped(SystemExit):
-    """SIGTERM or SIGHUP was received; the exit status is a shell's."""
+    """SIGTERM or SIGHUP was received; exits with 128 + its number."""
 
     def __init__(self, number: int):
         super().__init__(128 + number)
@@ -162,7 +162,7 @@ def _handlers(
     numbers: Iterable[int],
     ignored: bool = False,
 ) -> Iterator[None]:
-    """Installs a handler, for ignored signals only if `ignored` is set."""
+    """Installs a handler; `ignored`: also for signals that are ignored."""
     before = {
         number: signal.signal(number, handler)
         for number in numbers

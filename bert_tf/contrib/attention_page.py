@@ -64,11 +64,12 @@ class Passage:
 
 @dataclasses.dataclass(frozen=True)
 class AttentionMaps:
-    """The attention weights of a model, by its name, for a passage.
+    """The attention weights that a model computes for a passage.
 
     Attributes:
       weights: Floats [L, N, S, S]: how much the token on the third axis attends
         to the token on the fourth; sums to 1 over the fourth.
+      model: The name of the model.
     """
 
     passage: Passage
@@ -96,7 +97,7 @@ def read_passage(
     `max_pieces` tokens raise an error instead of being truncated.
 
     Raises:
-      InputError: If a text is empty, or they are too long.
+      InputError: If a text has no words, or the texts are too long.
     """
     texts = [text] if text_b is None else [text, text_b]
     pieces, words = [tokenizer.vocab[CLS]], [Word(CLS, 0, 1, 0, True)]
@@ -240,9 +241,9 @@ def _tokens_by_word(
 
 # The page: one HTML file that loads nothing.
 
-# Weights are stored as 16-bit integers up to this number of weights: BERT-Base
-# with 128 tokens, a page of about 4 MB. Larger ones are stored with 12 bits,
-# which compress to half the size.
+# Weights are rounded to 16 bits up to this number of weights: BERT-Base with
+# 128 tokens, a page of about 4 MB. More weights are rounded to 12 bits, which
+# compress to half the size.
 MOST_FINE_WEIGHTS = 3_000_000
 FINE_LEVELS, COARSE_LEVELS = 2**16 - 1, 2**12 - 1
 
@@ -353,8 +354,7 @@ FONTS = (
 
 # The largest number of words for which cells show their weights in percent.
 MOST_NUMBERED = 16
-# Inches: the cells of a head, the widest and the narrowest cell, and a head in
-# the overview.
+# Sizes in inches. A thumbnail is a head in the overview.
 HEAD_WIDTH, WIDEST_CELL, NARROWEST_CELL = 9.0, 0.5, 0.12
 THUMBNAIL_WIDTH = 0.85
 
@@ -433,7 +433,7 @@ def _indexes(index: int | None, count: int) -> list[int]:
 
 
 def _title(layer: int | None, head: int | None) -> str:
-    """layer 3, head 5; layer 3, all heads; all layers, head 5; all heads."""
+    """Returns, for example, "layer 3, all heads"."""
     if layer is None and head is None:
         return "all heads"
     layers = "all layers" if layer is None else f"layer {layer}"

@@ -11,7 +11,7 @@ A pair is made in three steps, which may run on three machines:
    at which B begins.
 2. For a random B, a process that has the other document finds the tokens of B
    (`text.read_segments`; on a cluster `find_stop`).
-3. `truncate` shortens both to the sequence length.
+3. `truncate` shortens A and B to the sequence length.
 """
 
 import dataclasses

@@ -108,7 +108,7 @@ def in_memory(
     sequences = [feature for feature in schema if feature.is_sequence]
     return Features(
         # One feature at a time, so that only one is in memory twice. Parts of
-        # several types become the widest.
+        # different types get the widest type.
         {name: np.concatenate(parts.pop(name)) for name in list(parts)},
         np.concatenate(lengths),
         sequences[0].shape[-1],
@@ -173,8 +173,8 @@ def epoch_plan(
 ) -> list[np.ndarray]:
     """Plans one epoch: every row once, in the order of `training_plan`.
 
-    A `training_plan` has the same batches, except where it sorts the end of one
-    epoch together with the start of the next.
+    A `training_plan` has the same batches if each of its sorted windows is
+    within one epoch.
 
     Args:
       lengths: The length of each row, integers [n].

@@ -120,8 +120,8 @@ def span_schema(max_seq_length: int) -> Schema:
     `max_seq_length`. `start_positions` and `end_positions` are the positions of
     the answer's first and last token, or 0, the position of [CLS], if the
     answer is unknown or not in the window. `is_impossible` is 1 if the context
-    does not contain the answer. They match `FeatureWriter` in the original's
-    `run_squad.py`, which omits the last three for prediction.
+    does not contain the answer. These features match `FeatureWriter` in the
+    original's `run_squad.py`, which omits the last three for prediction.
     """
     return (
         Feature("unique_ids", ()),

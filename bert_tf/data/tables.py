@@ -58,9 +58,9 @@ def read(
       optional: Names whose columns may be missing. If the header lacks the
         column, the dict lacks the name; if only the row lacks it, the value is
         None.
-      skip: Called with a description ("with ...") and the place of each row
-        that is skipped because it has the wrong number of columns or lacks a
-        key. By default such a row is an error.
+      skip: Called with a description and the place of each row that is skipped
+        because it has the wrong number of columns or lacks a key. By default
+        such a row is an error; a key that the first row lacks always is.
       check: Called once, before the first row, with the columns by name, as
         numbers from 0 or as keys of JSON; the cells of the header, see
         `_unnamed_cells`; and the place of the header or of the first row.

@@ -1,4 +1,4 @@
-"""The README.md beside a saved model: what it is and how to load it."""
+"""The README.md beside a saved model: its properties and how to load it."""
 
 import html
 import os
@@ -23,7 +23,7 @@ def text(
 
     Args:
       pretrained: The model.
-      class_name: Its class in this project.
+      class_name: The name of the model's class in bert_tf.
       is_tf1: Whether the folder has a TF1 checkpoint, which transformers
         cannot load, instead of Hugging Face's files.
     """

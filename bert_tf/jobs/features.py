@@ -70,7 +70,7 @@ def run(config: FeaturesConfig) -> list[str]:
     start = find_start(config)
     are_chosen = config.layers is not None or config.pooling is not None
     if not config.input_file:
-        # The windows of a fine-tuned model are for its task.
+        # Without `doc_stride`: a fine-tuned model's windows are for its task.
         length = start.trained_with.get("max_seq_length")
         recorded = config.init_checkpoint, {"max_seq_length": length}
         config = with_recorded(config, recorded)

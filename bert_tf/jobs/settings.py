@@ -53,8 +53,8 @@ class DeviceOptions(Options):
     """The devices, with the names of the original's flags."""
 
     distribution_strategy: str = option(
-        "Devices to use. auto: the first available of the TPU (with "
-        "--use_tpu), the workers of TF_CONFIG, all GPUs, one device.",
+        "Devices to use. auto: the TPU with --use_tpu; otherwise the workers "
+        "of TF_CONFIG, all GPUs or one device, whichever exists first.",
         default="auto",
         choices=STRATEGIES,
         per_worker=True,
@@ -82,9 +82,9 @@ class DeviceOptions(Options):
         per_worker=True,
     )
     iterations_per_loop: int = option(
-        "Largest number of steps per call into TensorFlow. On a TPU every "
-        "call after the first runs this many; elsewhere a call runs as many "
-        "steps as fit into about a second.",
+        "Largest number of steps per call into TensorFlow. On a TPU, calls run "
+        "fewer only at the start and before a checkpoint, log line or "
+        "evaluation; elsewhere, as many as fit into about a second.",
         default=1000,
         per_worker=True,
     )
@@ -261,7 +261,7 @@ class DataOptions(Options):
     )
 
     def warn_ignored(self) -> None:
-        """Logs options that only custom files have, with another task."""
+        """Warns of options for custom files that another task ignores."""
         ignored = [
             f"`{name}`"
             for name, needs in self.without_effect().items()
@@ -314,9 +314,9 @@ class FineTuningOptions(
         decides="model",
     )
     padding: str = option(
-        "Length of a batch. longest: the length of its longest example, with "
-        "examples batched by length. max_length: --max_seq_length. auto: "
-        "max_length on a TPU and longest elsewhere. Results are the same.",
+        "Length of a batch. longest: the length of its longest example. "
+        "max_length: --max_seq_length. auto: max_length on a TPU and longest "
+        "elsewhere. Results are the same.",
         default="auto",
         choices=("auto", "longest", "max_length"),
     )
@@ -357,7 +357,8 @@ class FineTuningOptions(
     )
     num_frozen_layers: int | None = option(
         "Number of layers to freeze, counted from the embeddings, which are "
-        "frozen too: 0 freezes the embeddings only. Default: none.",
+        "frozen too: 0 freezes the embeddings only. Default: no layer is "
+        "frozen.",
         default=None,
         at_least=0,
         decides="model",
@@ -425,7 +426,7 @@ class DistillationOptions(FineTuningOptions):
     )
     temperature: float = option(
         "Temperature that divides all logits in the --teacher's loss: higher "
-        "values show more of how it ranks incorrect answers.",
+        "values show more of how the teacher ranks incorrect answers.",
         default=2.0,
         at_least=0.1,
         at_most=100.0,
@@ -439,7 +440,7 @@ def incomplete_model(
 ) -> InputError:
     """Returns the error for a model without "configuration" or "vocabulary".
 
-    `checkpoint` is the path of the checkpoint that has none, if any.
+    `checkpoint` is the path of the checkpoint that lacks it, if any.
     """
     options = "`vocab_file`"
     if what == "configuration":

@@ -3,8 +3,8 @@
     python run_classifier.py --teacher=base_output/release ...
 
 The student's examples are tokenized once, so both models must have the same
-vocabulary and casing. The outputs become features of the training set: the
-teacher is used neither in the training steps nor in what they save.
+vocabulary and casing. The outputs become features of the training set:
+training steps do not use the teacher, and checkpoints do not contain it.
 """
 
 import dataclasses
@@ -41,8 +41,8 @@ class Teacher:
 
     Attributes:
       pretrained: The checkpoint.
-      task: Computes its outputs.
-      checksum: The checksum of its weights.
+      task: The task that computes the teacher's outputs.
+      checksum: The checksum of the teacher's weights.
       student_task: The student's task, with the teacher's part of the loss.
     """
 

@@ -99,7 +99,7 @@ def _without_folder(source: str) -> str:
 
 
 def _number(value: float | None) -> float | None:
-    """Returns a Python number with the digits of `str`; None for NaN."""
+    """Returns a number with the digits of `str`; None if it is not finite."""
     if value is None or not math.isfinite(value):
         return None
     return json.loads(str(value))
@@ -112,8 +112,8 @@ WARM_UP = "tf_serving_warmup_requests"
 BATCHING = "batching_parameters.txt"
 
 MAX_BATCH_SIZE = 32
-# A server refuses the model if it refuses one of these requests, for example
-# because it is larger than the largest batch.
+# A server refuses a model for which one of these requests fails, for example
+# because the request is larger than the largest batch.
 WARM_UP_SIZES = (1, 8, MAX_BATCH_SIZE)
 
 BATCHING_PARAMETERS = f"""\

@@ -68,8 +68,8 @@ class Names(tf.Module):
 
     Args:
       names: The names, one line each.
-      path: The file to write. It must exist until the export is done; its last
-        part is the file's name there.
+      path: The file to write, which must exist until the export is done. The
+        file in the export has the same name.
 
     Raises:
       InputError: If a name has several lines.
@@ -175,7 +175,7 @@ class Served(tf.Module, abc.ABC):
     def features(self, texts: Tensors) -> dict[str, tf.Tensor]:
         """Returns `INPUTS`, int32 [B, S], truncated and padded.
 
-        They are for one text or a pair, in the order of `inputs`, as in
+        Each row has one text or a pair, in the order of `inputs`, as in
         training: a second text without any token is ignored.
         """
         texts = self.checked(texts)
@@ -261,7 +261,7 @@ class ServedTask(Served):
         return self.answer_tokens(self.features(texts))
 
     def answer_tokens(self, features: Tensors) -> dict[str, tf.Tensor]:
-        """Returns the same from `INPUTS`, int32 [B, S]."""
+        """Returns the answers of the task for `INPUTS`, int32 [B, S]."""
         task = self._task
         return task.decode(task.row_outputs(features, self.model(features)))
 
@@ -296,7 +296,7 @@ class ServedRows(Served):
         """Returns the inputs of the model.
 
         Returns:
-          The number of rows of each text, int32 [B], by its `count_name`;
+          The number of rows of each text, int32 [B], named `count_name`;
           `tokens` and `INPUTS`, [B, N, S], where N is the largest number of
           rows: see `rows_by_text`. If texts are not split, see `Served`.
         """

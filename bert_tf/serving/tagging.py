@@ -51,7 +51,7 @@ class _Rows(NamedTuple):
 
 
 def split_words(texts: tf.Tensor) -> Words:
-    """Splits strings [B] as `str.split` of Python, and finds the words."""
+    """Splits strings [B] as `str.split` of Python, and locates the words."""
     # The space separates words of adjacent texts.
     characters = tf.strings.unicode_decode(
         tf.strings.join([texts, " "]), "UTF-8", errors="ignore"
@@ -84,7 +84,7 @@ class ServedTagger(ServedRows):
     """An exported model that tags the words of texts.
 
     Words are separated by white space, as in `str.split` of Python: tabs, line
-    breaks, no-break and ideographic spaces too. They should look like the words
+    breaks, no-break and ideographic spaces too. Words should look like those
     of the training set. In CoNLL files punctuation marks are words, so "lives
     in Bonn ." gets better tags than "lives in Bonn.", whose last word never
     occurs in training.
@@ -124,8 +124,8 @@ class ServedTagger(ServedRows):
           `num_words`, int32 [B], and arrays [B, W], where W is the largest
           number of words: `words`, strings; `starts` and `ends`, int32, the
           index of each word's first character, and of the one after the word;
-          `tags`, strings; and `probabilities`,
-          float32. Padding is "", -1 and 0.
+          `tags`, strings; and `probabilities`, float32. Strings are padded
+          with "", integers with -1 and floats with 0.
         """
         words = self._words(texts)
         rows = self._rows(words.strings)
@@ -153,7 +153,7 @@ class ServedTagger(ServedRows):
 
         Returns:
           `tags`, strings [B, S]; `tag_ids`, int32 [B, S]; and `probabilities`,
-          float32 [B, S]. Padding is "", -1 and 0.
+          float32 [B, S]. Padding has the tag "", the id -1 and probability 0.
         """
         answer = self._task.decode(self.model(features))
         is_token = features["input_mask"] > 0
@@ -165,7 +165,7 @@ class ServedTagger(ServedRows):
         }
 
     def rows(self, texts: Tensors) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        """Returns the number of each row's text, [R], and `INPUTS`, [R, S]."""
+        """Returns the index of each row's text, [R], and `INPUTS`, [R, S]."""
         rows = self._rows(self._words(texts).strings)
         return rows.texts, rows.features
 

@@ -99,7 +99,7 @@ def window_ranges(
 
     Args:
       num_tokens: The number of tokens of each text, int64 [B].
-      room: The largest number of tokens in its windows, int64 [B].
+      room: The largest number of tokens in a window of each text, int64 [B].
       doc_stride: Tokens from the start of a window to the start of the next.
 
     Returns:

@@ -117,7 +117,7 @@ def read_conll(
       tag_column: Index of the column of the tags, in any scheme that
         `to_iob2` accepts; None to ignore tags.
       needs_tags: If False, the sentences get no tags, and the file may lack
-        them. If all words have one, `write_conll` writes them.
+        tags. If all words have one, `write_conll` writes the tags.
 
     Raises:
       InputError: If the file cannot be read, is not UTF-8, has no word, lacks
@@ -474,7 +474,7 @@ def choose_labels(
     are the same.
 
     Raises:
-      InputError: If there are no labels, or they are not tags.
+      InputError: If there are no labels, or they are not tags of IOB2.
     """
     labels = given or (labels_of(train) if train is not None else known)
     if not labels:
@@ -507,7 +507,7 @@ def word_tags(
     """Converts the label ids of tokens to the tags of each sentence's words.
 
     The label ids, for example predicted ones, and the feature `label_mask` are
-    [n, L]; L must hold all words. The rows were made from the sentences.
+    [n, L]. The n rows were made from the sentences and contain all words.
     """
     numbers = label_ids[label_mask > 0].tolist()
     lengths = [len(sentence.words) for sentence in sentences]

@@ -7,7 +7,7 @@ import numpy as np
 
 Item = TypeVar("Item")
 
-# How the logits of the windows of a text become its logits.
+# How the logits of a text's windows become the logits of the text.
 WINDOW_POOLINGS = ("mean", "max")
 
 

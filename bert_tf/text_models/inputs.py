@@ -48,7 +48,7 @@ def has_labels(data: Part) -> bool:
 
 
 def split_dataset(x: Any, y: Any, weights: Any, required: bool = True) -> Part:
-    """Returns texts, labels and weights, read from a `tf.data.Dataset`.
+    """Returns texts, labels and weights; reads `x` if it is a data set.
 
     Raises:
       InputError: If labels are required and missing, or the elements of the
@@ -96,7 +96,7 @@ def parts_of(
         is_labeled = required or labels[0] is not None
         yield Part(texts, labels if is_labeled else None, part_weights)
     if size is not None and weights is not None:
-        # All earlier parts had one weight per text.
+        # Each text had a weight, but weights may be left over.
         sample_weights(weights, start)
 
 
@@ -116,7 +116,7 @@ def first_steps(data: Part, batch_size: int, steps: int) -> Part:
 
 
 def _equally_long(data: Part) -> tuple[Part, int]:
-    """Returns texts, labels and weights that can be sliced, and their number.
+    """Returns data that can be sliced, and the number of texts.
 
     Raises:
       InputError: If there are more or fewer labels or weights than texts.

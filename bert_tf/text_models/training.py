@@ -107,7 +107,7 @@ class TrainableTextModel(PredictingTextModel):
         return ()
 
     def _label_ids(self, features: Features) -> np.ndarray:
-        """Returns the number of the label of each text or word, [n]."""
+        """Returns the label id of each text or word, [n]."""
         return features.arrays["label_ids"]
 
     def _scores(
@@ -241,9 +241,9 @@ class TrainableTextModel(PredictingTextModel):
             evaluate instead. A data set is then read into memory.
           sample_weight: The weight of each text in the loss, floats [n].
           class_weight: The weights of labels in the loss, by name or number;
-            others default to 1. Their mean in a batch becomes 1, as in the
-            scripts. "balanced": each label counts equally, n / (labels
-            * count), as in scikit-learn.
+            other labels have weight 1. The mean weight of a batch becomes 1,
+            as in the scripts. "balanced": each label counts equally,
+            n / (labels * count), as in scikit-learn.
           initial_epoch: The epoch to resume from, counted from 0. The default
             optimizer then keeps its state. A model loaded from a `.keras` file
             draws different dropout masks than an uninterrupted run, because the
@@ -253,18 +253,17 @@ class TrainableTextModel(PredictingTextModel):
           steps_per_epoch: For a `tf.data.Dataset`: the number of steps of an
             epoch, which continues where the last one ended. By default the
             steps are counted, and each epoch has every text once.
-          teacher: A trained model of the same class, or the path of its
-            checkpoint: the model also learns from its outputs, which are
-            computed once. It must have the same labels and tokens. Texts of a
-            `TextClassifier` may then have no label: None or NaN in `y`, or no
-            `y`. Keras's metrics compare those texts with the answers of the
-            teacher; validation ignores them. `TextEmbedder` and
+          teacher: A trained model of the same class, labels and tokens, or the
+            path of its checkpoint: the model also learns from the teacher's
+            outputs. Texts of a `TextClassifier` may then have no label: None
+            or NaN in `y`, or no `y`. Keras's metrics compare those texts with
+            the teacher's answers; validation ignores them. `TextEmbedder` and
             `MaskedWordPredictor` have no teachers.
           distillation_weight: The weight of the teacher's loss; the labels'
             loss has 1 - this weight. By default 0.9.
           temperature: Divides all logits in the teacher's loss, from 0.1 to
-            100: higher values show more of how it ranks incorrect answers. By
-            default 2.
+            100: higher values show more of how the teacher ranks incorrect
+            answers. By default 2.
           **options: `verbose` and others of Keras's `fit`.
 
         Returns:
@@ -341,7 +340,7 @@ class TrainableTextModel(PredictingTextModel):
         in_order = keras.callbacks.LambdaCallback(
             on_epoch_begin=lambda epoch, _: batches.set_epoch(epoch)
         )
-        # The validation is first, so that others see its scores.
+        # The validation is first, so that other callbacks see its scores.
         all_callbacks = keras.callbacks.CallbackList(
             [
                 *([validation] if validation else []),
@@ -415,8 +414,8 @@ class TrainableTextModel(PredictingTextModel):
             )
         if steps_per_epoch is not None:
             raise InputError(
-                "steps_per_epoch is for a tf.data.Dataset: an epoch of other "
-                "texts has every text once."
+                "steps_per_epoch is for a tf.data.Dataset. Leave it out: an "
+                "epoch has every text once."
             )
         data = split_dataset(*data, self._needs_labels)
         features = self._with_teacher(self._weighted_features(*data))
@@ -441,7 +440,7 @@ class TrainableTextModel(PredictingTextModel):
         if isinstance(class_weight, str):
             raise InputError(
                 f"class_weight={class_weight!r} needs all labels. With a "
-                "tf.data.Dataset, pass the number of each label."
+                "tf.data.Dataset, pass the weight of each label."
             )
         # Whole batches, except in the last part.
         size = -(-TEXTS_AT_A_TIME // batch_size) * batch_size
@@ -471,14 +470,14 @@ class TrainableTextModel(PredictingTextModel):
         )
 
     def _training_arguments(self, class_weight: Any) -> Arguments:
-        """Chooses the task of the training; see `_arguments`."""
+        """Makes the task of the training; returns its `_arguments`."""
         options, before = {}, self._class_weights
         if class_weight is not None:
             class_weight = class_weights(class_weight, self._class_names())
             options["class_weights"] = class_weight
         self._class_weights = class_weight
         if not np.array_equal(class_weight, before):
-            # The compiled step contains them.
+            # The compiled step contains the old weights.
             self.train_function = None
         task = self.make_task(**options)
         if self._teacher is not None:
@@ -526,7 +525,7 @@ class TrainableTextModel(PredictingTextModel):
                 self._has_metric_variables = True
 
     def _build_metrics(self, example: tuple) -> None:
-        """Makes their variables: otherwise the first step is traced twice."""
+        """Makes metrics' variables; without them, step 1 is traced twice."""
         x, y, weights = keras.tree.map_structure(
             lambda values: keras.ops.convert_to_tensor(values[:1]), example
         )
@@ -585,21 +584,23 @@ class TrainableTextModel(PredictingTextModel):
         return_dict: bool = True,
         **options: Any,
     ) -> Any:
-        """Returns the loss, Keras's metrics and the scripts' scores, by name.
+        """Returns the scripts' scores, the loss and metrics, or both, by name.
+
+        A `TokenTagger`, for example, returns only the scripts' scores.
 
         Args:
           x: The texts, as for `fit`.
           y: The labels.
           batch_size: Batch size for examples of `max_seq_length`; batches of
             shorter ones are larger.
-          sample_weight: The weight of each text in the loss, floats [n]; only
-            for models whose scores include the loss.
+          sample_weight: The weight of each text in the loss, floats [n]. With
+            it, all models return the loss and metrics.
           verbose: Whether to show a progress bar, as in Keras; "auto" shows it
             if there are more than 8 batches.
           steps: Evaluates only the first `steps * batch_size` texts.
           callbacks: A callback of Keras, or a list of them.
           return_dict: Whether to return a dict; otherwise a list.
-          **options: Other arguments of Keras's `evaluate`.
+          **options: Not used: any other argument is an error.
         """
         if options:
             raise wrong_value(
@@ -621,7 +622,7 @@ class TrainableTextModel(PredictingTextModel):
     def _evaluated(
         self, data: Part, batch_size: int, options: dict[str, Any]
     ) -> dict[str, Any]:
-        """Returns the scores of answers; without any, loss and metrics."""
+        """Returns answers' scores; with weights or no scores, Keras's."""
         if data.weights is None:
             progress = Progress(self, "test", **options)
             scores = self._scores(data.x, data.y, batch_size, progress)
@@ -642,9 +643,9 @@ class TrainableTextModel(PredictingTextModel):
         return super().evaluate(data, **{**options, "return_dict": True})
 
     def _validation(self, data: Part, batch_size: int) -> Evaluate:
-        """Returns what `fit` calls after each epoch.
+        """Returns the function that evaluates after an epoch of `fit`.
 
-        Its scores are the loss, the metrics and the scores of answers.
+        It returns the loss, the metrics and the scores of answers.
         """
         batches = self._evaluation_data(*data, batch_size)
         evaluate = super().evaluate

@@ -355,7 +355,7 @@ def replacement_table(
 
 @functools.cache
 def traits() -> Pages:
-    """Returns what affects the neighbors of each code point: its properties."""
+    """Returns the properties of code points that affect neighbors."""
     values = np.zeros(NUM_CODE_POINTS, int)
     for character in assigned_characters():
         if is_cjk(character):

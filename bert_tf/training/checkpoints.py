@@ -109,7 +109,8 @@ def find(path: str) -> str:
         checkpoints or a single released one.
 
     Raises:
-      InputError: There is no checkpoint, or the folder has several.
+      InputError: There is no checkpoint, or the folder has several and no valid
+        file `checkpoint`.
     """
     prefix = _ENDING.sub("", path)
     if tf.io.gfile.exists(prefix + INDEX):

@@ -348,7 +348,7 @@ def all_rows(value: tf.Tensor) -> tf.Tensor:
 # ---------------------------------------------- waiting for other workers
 
 # TensorFlow waits for an hour without a message, ignores Ctrl-C meanwhile and
-# fails with a page of its own code. So each process first listens at its own
+# fails with a long traceback. So each process first listens at its own
 # address until it has connected to all others. Then it leaves the address to
 # TensorFlow's server, and processes that still wait connect to that server
 # instead.
@@ -415,7 +415,7 @@ def connection_error(address: str) -> str | None:
 
 
 def _parse_address(address: str) -> tuple[str, int]:
-    """HOST:PORT -> (HOST, PORT)."""
+    """Splits HOST:PORT; raises InputError if it is invalid."""
     host, _, port = address.rpartition(":")
     is_number = port.isascii() and port.isdigit()
     if not host or not is_number or not 0 < int(port[:9]) <= _LARGEST_PORT:
@@ -432,7 +432,7 @@ def _require_distinct(places: Iterable[tuple[str, int]]) -> None:
                 "Each worker of TF_CONFIG",
                 "at a different address",
                 f"{host}:{port}",
-                "Each needs another host or another port.",
+                "Change the host or port of one.",
             )
 
 
@@ -442,7 +442,7 @@ def _listening(own: str, port: int) -> contextlib.closing[socket.socket]:
     family = socket.AF_INET6 if dual else socket.AF_INET
     try:
         return contextlib.closing(
-            # Connections are never accepted: those in the queue count.
+            # Never accepts: a connection succeeds once it is queued.
             socket.create_server(
                 ("", port), family=family, backlog=128, dualstack_ipv6=dual
             )

@@ -147,7 +147,7 @@ class Estimator:
     def _find_variables(self) -> None:
         """Finds the model's variables; retraces calls."""
         self._weights = self.task.checkpoint_variables(self.model)
-        # A partial, as in step.py: each estimator has a function.
+        # A partial, as in step.py, prevents a warning of retracing.
         self._predict = tf.function(
             functools.partial(self._predict_step), autograph=False
         )
@@ -260,7 +260,7 @@ class Estimator:
             checkpoints.write(prefix, self._weight_values())
 
     def _weight_values(self) -> dict[str, Any]:
-        """Returns the weights, and the scale of LoRA adapters among them."""
+        """Returns the weights and the scale of LoRA adapters, if any."""
         values = _values(self._weights)
         alpha, rank = self.task.lora_alpha, self.task.lora_rank
         if alpha and any(map(is_adapter, values)):
@@ -296,13 +296,13 @@ class Estimator:
         Args:
           make_data: See `TrainingData`.
           hooks: Hooks, called after steps.
-          usual_length: The mean length of the texts. With longer texts, XLA
-            compilation pays off after fewer steps. Ignored if all batches have
-            the same length.
+          usual_length: The mean number of tokens of an example. If it is high,
+            XLA compilation pays off after fewer steps. Ignored if all batches
+            have the same length.
 
         Raises:
-          NonFiniteError: The loss or a gradient is not finite; in float16, the
-            loss scale has fallen below 1.
+          NonFiniteError: The loss, a gradient or a weight is not finite; in
+            float16, gradients count only if the loss scale is below 1.
           WorkerLostError: Another worker has exited.
         """
         if self.is_finished:
@@ -454,8 +454,8 @@ class Estimator:
             default `eval_batch_size` of the configuration.
 
         Returns:
-          Dict of arrays [n, ...], one row per example. Predictions per token
-          are padded with zeros to the longest.
+          Dict of arrays [n, ...], one row per example. Shorter rows are padded
+          with zeros.
         """
         batches = self.evaluation_batches(
             make_data, batch_size or self.config.eval_batch_size
@@ -495,7 +495,7 @@ class Estimator:
     def prediction_step(
         self, features: Mapping[str, tf.Tensor]
     ) -> dict[str, tf.Tensor]:
-        """Predicts a batch on each replica and gathers the rows of all.
+        """Predicts a batch on each replica and gathers all replicas' rows.
 
         Maps the replica's features [b, ...] to the task's predictions and
         `example_index`, [replicas * b, ...].

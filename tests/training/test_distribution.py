@@ -220,7 +220,7 @@ def test_an_invalid_tf_config(monkeypatch, text):
             (
                 "auto",
                 {"cluster": jobs, "task": {"type": "worker", "index": 0}},
-                "must be at a different address; got 'a:1'. Each needs",
+                "must be at a different address; got 'a:1'. Change the",
             )
             for jobs in (
                 {"worker": ["a:1", "a:1"]},

@@ -175,7 +175,7 @@ def create(
 
 
 def plan_tasks(paths: list[str], text_bytes: int) -> Iterator[ReadingTask]:
-    """Divides files into tasks of `text_bytes`, or into about MAX_TASKS."""
+    """Divides files into tasks of `text_bytes`, but at most about MAX_TASKS."""
     total = sum(map(ranges.size_of, paths))
     return ranges.plan_tasks(paths, max(text_bytes, total // MAX_TASKS))
 
@@ -284,7 +284,7 @@ def _write(
 def read_task(
     task: ReadingTask, config: CreationConfig, size: int, folder: str
 ) -> Iterator[TextSection | TaskReport]:
-    """Reads a task, if this worker has what all stages need."""
+    """Reads a task, or reports that this worker lacks a file."""
     try:
         creation.load_vocabulary(config)
         if not files.exists(os.path.join(folder, _BEGUN)):

@@ -16,8 +16,8 @@ Larger texts use all CPUs; a core makes about 50,000 examples per second.
 The text has one sentence per line and blank lines between documents. With
 --input_format=jsonl, each line is a JSON object with one document.
 
-These flags run the job on a cluster, Apache Spark or what Apache Beam supports,
-which writes the same files, byte for byte:
+These flags run the job on a cluster, with Apache Spark or a runner of Apache
+Beam. The files are the same, byte for byte:
 
     --runner=spark --spark_master=spark://HOST:7077
     --runner=beam --beam_options='--runner=DataflowRunner --project=...'
