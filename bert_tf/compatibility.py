@@ -18,7 +18,7 @@ _SPAN_WEIGHTS = "cls/squad/output_weights"
 
 @dataclasses.dataclass(frozen=True)
 class Wanted:
-    """The head that a model needs; None for what the checkpoint has.
+    """The head that a model needs; None means as in the checkpoint.
 
     Attributes:
       head: A key of `interop.huggingface_names.HEADS`.
@@ -46,7 +46,7 @@ def head_difference(
     """Returns how a checkpoint's head differs from the wanted one, or None.
 
     The names of labels are compared for training only: otherwise the task has
-    the model's labels, or the user has passed --allow_label_mapping.
+    the model's labels, or the user has renamed them.
     """
     shapes = pretrained.weights.shapes
     shape = shapes.get("output_weights")
@@ -168,8 +168,8 @@ def require_teacher(teacher: Any, task: Any, name: str) -> None:
             name,
             teacher.activation_fn,
             task.problem,
-            "Remove it from its config.json to learn from the outputs before "
-            "it.",
+            "Remove it from the teacher's config.json to learn from the "
+            "outputs before it.",
         )
 
 

@@ -80,7 +80,8 @@ class BertConfig:
       hidden_act: The activation of the feed-forward layer, one of
         `ACTIVATIONS` or Google's name: "gelu" is stored as "gelu_tanh".
         Hugging Face's "gelu" is "gelu_erf".
-      hidden_dropout_prob: Dropout rate of embeddings and outputs of blocks.
+      hidden_dropout_prob: Dropout rate of the embeddings and of the outputs of
+        the attention and feed-forward layers.
       attention_probs_dropout_prob: Dropout rate of attention probabilities.
       max_position_embeddings: Maximum sequence length in tokens.
       type_vocab_size: Number of segment ids: 16 by default, as in Google's

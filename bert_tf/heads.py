@@ -63,7 +63,7 @@ def score(layer: keras.layers.Layer, x):
 
 @keras.saving.register_keras_serializable("bert_tf")
 class Transform(BertLayer):
-    """The dense layer between encoder and vocabulary: `transform`."""
+    """The layers between encoder and vocabulary: the scope `transform`."""
 
     def __init__(self, config, **kwargs):
         super().__init__(config, **kwargs)

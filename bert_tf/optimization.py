@@ -147,7 +147,7 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
         self.num_warmup_steps = num_warmup_steps
 
     def __call__(self, step):
-        """Returns the learning rate after `step` updates, a scalar."""
+        """Returns the learning rate at a step, a scalar."""
         step = ops.cast(step, "float32")
         total = float(self.num_train_steps)
         decayed = self.peak * (1.0 - ops.minimum(step, total) / total)
@@ -216,7 +216,7 @@ class _MomentOptimizer(keras.optimizers.Optimizer):
             "exclude_from_weight_decay", exclude_from_weight_decay
         )
         self._rate_multipliers = check_multipliers(rate_multipliers)
-        # The factor for the gradients of the current step, set in `apply`.
+        # The factor for the gradients of a step, set in `_clip_gradients`.
         self._clip_factor: Any = None
 
     def build(self, variables) -> None:
@@ -255,8 +255,8 @@ class _MomentOptimizer(keras.optimizers.Optimizer):
             return super()._clip_gradients(grads)
         import tensorflow as tf
 
-        # The compiled update multiplies by it, which saves a pass over the
-        # gradients.
+        # The compiled update multiplies by the factor, which saves a pass over
+        # the gradients.
         norm = tf.linalg.global_norm(grads)
         self._clip_factor = clip_factor(norm, self.global_clipnorm)
         return grads
@@ -310,7 +310,8 @@ class _MomentOptimizer(keras.optimizers.Optimizer):
     def update_step(self, gradient, variable, learning_rate) -> None:
         """Updates one variable and its moments, but not the step counter.
 
-        The gradient must be clipped, and summed over replicas.
+        The gradient must be summed over replicas, and be clipped unless
+        `_clip_factor` is set.
         """
         moments, rate, rule = self.update_of(variable, learning_rate)
         state = variable, *moments
@@ -456,9 +457,9 @@ def clip_factor(norm: Any, max_norm: float) -> Any:
 class AdamWeightDecay(_MomentOptimizer):
     """BERT's Adam: decoupled weight decay and no bias correction.
 
-    It differs from `keras.optimizers.AdamW` in two ways: epsilon is 1e-6, and
-    the bias of the moments is not corrected, so that the first update without
-    warm-up is 3.16 times the learning rate. As in Keras, weight decay does not
+    Unlike in `keras.optimizers.AdamW`, epsilon is 1e-6, and the bias of the
+    moments is not corrected, so that the first update without warm-up is 3.16
+    times the learning rate. As in Keras, weight decay does not
     change the moments and is multiplied by the learning rate. Source:
     `AdamWeightDecayOptimizer` of google-research/bert.
 
@@ -572,7 +573,7 @@ def _trust_ratio(weights, update):
 
 
 def _dense(gradient, variable):
-    """Converts `tf.IndexedSlices`, adding up the rows of an index."""
+    """Makes `tf.IndexedSlices` dense: rows with the same index are added."""
     if type(gradient).__name__ != "IndexedSlices":
         return gradient
     indices = ops.expand_dims(gradient.indices, -1)

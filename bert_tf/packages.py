@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 from bert_tf.errors import InputError
 
-# Their wheels require the package `tensorflow`, which must not be installed
-# next to `tensorflow-tpu`.
+# Packages whose wheels require `tensorflow`, which must not be installed next
+# to `tensorflow-tpu`.
 _WITHOUT_DEPENDENCIES = {
     "tensorflow_serving": "tensorflow-serving-api",
     "tensorflow_text": "tensorflow-text",

@@ -111,7 +111,7 @@ def _variables(model: keras.Model) -> dict[str, keras.Variable]:
     """Returns the model's variables by their TF1 names."""
     rank = getattr(model, "input_rank", None)
     if not model.built and rank is not None:
-        # `summary` shows the shapes that it is built with.
+        # `summary` shows the shapes that are passed here.
         model.build((None,) * rank)
     variables = checkpoint_variables(model) if model.built else {}
     if not any(name.startswith("bert/") for name in variables):
@@ -216,10 +216,10 @@ def open_pretrained(path: str | os.PathLike[str]) -> Pretrained:
 
 
 def _with_problem(pretrained: Pretrained, head: str | None) -> Pretrained:
-    """Returns a checkpoint with the problem that one output means.
+    """Marks a classifier with one output and no problem type as a regression.
 
-    Published cross-encoders and reward models do not record it; transformers
-    also treats them as regressions.
+    Published cross-encoders and reward models do not record their problem;
+    transformers also treats them as regressions.
     """
     is_number = head == "classifier" and _num_rows(pretrained.weights) == 1
     if not is_number or pretrained.problem_type is not None:
@@ -471,7 +471,7 @@ def _wanted_classes(
     labels: Sequence[str] | None,
     num_labels: int | None,
 ) -> tuple[bool, Wanted]:
-    """Returns whether the checkpoint has such a head, and the head to create.
+    """Returns whether the checkpoint has a head for classes, and the new head.
 
     The head of the checkpoint fits if it has the same labels, in any order, or
     the same number of unnamed classes, which then get the names.
@@ -513,7 +513,7 @@ def _reorder(
     old: Sequence[str],
     new: Sequence[str],
 ) -> None:
-    """Reorders the rows of a head from `old` to `new`, if names are equal."""
+    """Reorders a head's rows from `old` to `new`, if the names are the same."""
     if {*old} != {*new}:
         return
     order = [old.index(name) for name in new]

@@ -52,7 +52,7 @@ def batched(arguments: Mapping[str, Any], shuffle: bool) -> dict[str, Any]:
             return dict(arguments)
         others["validation_data"] = held_out
     if shuffle:
-        others["shuffle"] = False  # The dataset does.
+        others["shuffle"] = False  # The dataset shuffles.
     return {**others, "x": dataset}
 
 

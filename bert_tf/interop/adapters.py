@@ -174,7 +174,7 @@ def _check(
     if adapters.other_weights is None:
         logging.warning(
             "%s: PEFT does not record which weights its adapters were trained "
-            "with. They must be the weights of %s",
+            "with. Those weights must be the ones of %s",
             path,
             model.name,
         )
@@ -184,8 +184,8 @@ def _check(
         raise in_file(
             path,
             f"the adapters were trained with weights that {model.name} does "
-            "not have. Make the model from the checkpoint that they started "
-            "from.",
+            "not have. Make the model from the checkpoint that the adapters "
+            "were trained on.",
         )
 
 

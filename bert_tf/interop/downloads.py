@@ -28,7 +28,7 @@ _BLOCK = 2**20
 _TIMEOUT_SECONDS = 30.0
 # The minimum number of bytes per timeout: a modem sends three times as many.
 _LEAST_BYTES = 2**16
-# The number of consecutive connections that may end with fewer bytes.
+# A download fails after so many consecutive connections with fewer bytes.
 _MOST_SHORT_ATTEMPTS = 5
 
 

@@ -99,7 +99,7 @@ def build_model(pretrained: Pretrained) -> keras.Model:
 def head_of_class(
     model_class: type[keras.Model], preferred: str | None = None
 ) -> str | None:
-    """Returns the head of a class of models; None of other classes.
+    """Returns the head of a class of models; None for an unknown class.
 
     Args:
       model_class: The class.

@@ -76,7 +76,7 @@ def run(config: ClassifierConfig) -> TrainingResult:
 
 
 class _Steps(Steps):
-    """Adds unlabeled texts to the training set, and writes predictions."""
+    """Marks the training rows that have labels, and writes predictions."""
 
     def __init__(
         self,
@@ -214,7 +214,7 @@ def _read_unlabeled(
 
 
 def _with_is_labeled(train: Split) -> Features:
-    """Returns the features of a training set that has texts without labels."""
+    """Returns the features of a training set, with `is_labeled`."""
     assert train.features is not None
     flags = np.array([e.label is not None for e in train.examples], np.int8)
     arrays = train.features.arrays

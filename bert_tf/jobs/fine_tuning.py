@@ -330,7 +330,7 @@ def _evaluate(
     estimator: Estimator,
     is_final: bool = False,
 ) -> dict[str, float]:
-    """Returns the metrics of all splits; writes predictions if it is final."""
+    """Returns the metrics of all splits; writes predictions if `is_final`."""
     config = tuning.config
     writes = is_final and is_chief(tuning.strategy)
 

@@ -59,11 +59,11 @@ from bert_tf.variables import checkpoint_variables
 
 @contextlib.contextmanager
 def at_least(level: int, *loggers: str) -> Iterator[None]:
-    """Silences absl's and other loggers, by name, below a level of absl's."""
+    """Silences absl's and the named loggers below one of absl's levels."""
     silenced = [standard_logging.getLogger(name) for name in ("absl", *loggers)]
     levels = [logger.level for logger in silenced]
     verbosity = logging.get_verbosity()
-    # TensorFlow sets the level of absl's logger from it.
+    # TensorFlow sets the level of absl's logger from the verbosity.
     logging.set_verbosity(level)
     for logger in silenced:
         logger.setLevel(logging.converter.absl_to_standard(level))
@@ -132,7 +132,7 @@ class StoredWeights:
         def call(*arguments):
             scope = keras.StatelessScope()
             for variable, stored in self._cast:
-                # The constructor of the scope would cast them to float32.
+                # The scope's constructor would cast `stored` to float32.
                 scope.add_update((variable, stored))
             with scope, splitting(self._parts):
                 return method(*arguments)
@@ -187,8 +187,8 @@ def export(
       name: The model's name on the server.
       metrics: See `model_card`.
       source: See `model_card`.
-      version: The version number; None for the time in seconds, or the number
-        after the highest that exists.
+      version: The version number; None for the time in seconds, or for the
+        highest existing number plus 1 if that is larger.
       num_parts: See `StoredWeights`. 2 needs a server with two flags: see
         docs/guide/serving.md.
 

@@ -233,7 +233,7 @@ def _counts(question: tf.Tensor, num_questions: tf.Tensor) -> tf.Tensor:
 
 
 def _is_first_text(question: tf.Tensor, texts: tf.Tensor) -> tf.Tensor:
-    """Returns whether the question has no earlier equal text, bool [n]."""
+    """Returns False for repeated texts of a question, else True, bool [n]."""
     _, text = tf.unique(texts, tf.int64)
     size = tf.size(text, tf.int64)
     _, both = tf.unique(question * size + text, tf.int64)
@@ -246,7 +246,7 @@ def _is_first_text(question: tf.Tensor, texts: tf.Tensor) -> tf.Tensor:
 
 
 class NBest(NamedTuple):
-    """The answers to each question in a row, [B, n], the best first.
+    """The answers to each question, [B, n], the best first.
 
     Attributes:
       scores: float64; -inf after the last answer.
@@ -267,8 +267,8 @@ def null_scores(
 ) -> tf.Tensor:
     """Returns the scores of no answer, float64 [B]; 0 without windows.
 
-    It is the smallest sum of the two logits, [W, S], at [CLS] of a question's
-    windows.
+    A score is the smallest sum of the two logits at [CLS] among the windows of
+    a question. The logits are [W, S].
     """
     # Sums also work without windows, where S is 0.
     start, end = (
@@ -287,7 +287,7 @@ def best_answers(spans: Spans, contexts: Contexts, count: int) -> NBest:
 
     Ties, and equal texts, are resolved in favor of the first. Long contexts
     have very many spans, so only the texts of the best ones are compared. If
-    most of these are equal, there are fewer answers than in the script's list.
+    most of these are equal, there are fewer answers than `run_squad.py` lists.
     """
     order = tf.argsort(spans.scores, direction="DESCENDING", stable=True)
     by_question = tf.argsort(tf.gather(spans.question, order), stable=True)
@@ -405,8 +405,8 @@ class ServedSpanLabeler(ServedRows):
           its first character, and `end`, the index after its last, int32 [B];
           its probability `score`, float32 [B]; `nbest_answers`, `nbest_starts`,
           `nbest_ends` and `nbest_probabilities`, the same for the best answers,
-          [B, num_answers]; and `num_nbest`, int32 [B], their number, after
-          which there is "", -1, -1 and 0. For SQuAD 2.0 also `null_odds`,
+          [B, num_answers]; and `num_nbest`, int32 [B], their number. The rest
+          of a row is "", -1 or 0. For SQuAD 2.0 also `null_odds`,
           float32 [B], the score of no answer minus the score of the best span.
 
         Raises:

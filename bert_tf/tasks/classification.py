@@ -198,7 +198,7 @@ class Objective(NamedTuple):
     Attributes:
       loss: A function from label_ids, logits [B, C] and label smoothing to the
         loss of each example, float32 [B].
-      metrics: The metrics that its score always contains.
+      metrics: The metrics that are always computed.
     """
 
     loss: Callable
@@ -206,8 +206,9 @@ class Objective(NamedTuple):
 
 
 def _softmax_loss(label_ids, logits, label_smoothing: float):
-    """Returns -sum_c t_c log softmax(logits)_c; t is 1 - e + e/C or e/C.
+    """Returns -sum_c t_c log softmax(logits)_c for the targets t.
 
+    With smoothing e, t_c is 1 - e + e/C for the label and e/C for the others.
     `label_ids` are integers [B], or probabilities of the labels [B, C].
     """
     has_shares = len(label_ids.shape) == 2
@@ -381,7 +382,7 @@ class ClassificationTask(FineTuningTask):
         """Returns the scale that gives texts, not windows, equal weight.
 
         Not in `element_weights`: batches have windows of texts of similar
-        length, so that dividing by their sum would undo it.
+        length, so dividing by the sum of the weights would undo the scale.
         """
         if "num_windows" not in features:
             return super().row_scales(features)
@@ -391,7 +392,7 @@ class ClassificationTask(FineTuningTask):
     def soft_losses(
         self, features: Mapping, outputs: Mapping, temperature: float
     ) -> Any:
-        """See `FineTuningTask`; the temperature has no effect on numbers."""
+        """See `FineTuningTask`; regression ignores the temperature."""
         theirs, ours = features["teacher_logits"], outputs["logits"]
         if self.problem == "regression":
             return ops.square(ours[:, 0] - theirs[:, 0])

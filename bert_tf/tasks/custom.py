@@ -41,8 +41,8 @@ def data_set(
       data_dir: The folder of the files; "" if no file is read.
       train_file: A name in the folder or a path, compressed or not; default:
         train.tsv, train.csv or train.jsonl.
-      dev_file: Likewise; default: dev.tsv, valid.tsv, validation.tsv ...
-      test_file: Likewise; default: test.tsv ... Its labels may be missing.
+      dev_file: As `train_file`; default: dev.tsv, valid.tsv, validation.tsv ...
+      test_file: As `train_file`; default: test.tsv ... May lack labels.
       text_a_column: The text, or the first text of a pair.
       text_b_column: The second text of a pair.
       id_column: The name of a row in predictions; default: its number.

@@ -190,7 +190,7 @@ def label_order(
       teacher: The name of the teacher in messages.
 
     Raises:
-      InputError: They do not have the same labels.
+      InputError: The labels of teacher and student differ.
     """
     if not theirs or not have_names(theirs):
         logging.warning(

@@ -129,7 +129,7 @@ class Target:
         return label
 
     def accepts(self, value: Any, where: str) -> bool:
-        """Returns whether a value is a label of the task, or a number."""
+        """Returns whether a value is a label, `undecided` or a number."""
         if value == self.undecided or _exact(str(value).strip()) is not None:
             return True
         if self.problem != "regression" and not self.labels:
@@ -171,7 +171,7 @@ def _number(value: Any, where: str) -> float:
 
 
 def _is_set(value: Any, column: str, where: str) -> bool:
-    """Reads a column that says with 0 or 1 whether an example has a label."""
+    """Reads a cell that says with 0 or 1 whether an example has a label."""
     name = "" if value is None else name_of(value, where).lower()
     truth = _TRUTHS.get(without_decimals(name))
     if truth is None:
@@ -299,7 +299,7 @@ def _check_header(
     """Warns or raises InputError if a header may be an example.
 
     Args:
-      header: The cells of the header by name, without names of columns; see
+      header: The cells of the header by name, None for names of columns; see
         `tables.read`.
       where: The place of the header.
       target: What the labels are.
@@ -360,7 +360,7 @@ def _require_label_apart(columns: Mapping[str, Any], where: str) -> None:
 def _label(
     row: Mapping[str, Any], where: str, target: Target, is_labelled: bool
 ) -> Label:
-    """Returns the label of a row; None for one that is undecided."""
+    """Returns a row's label; None if undecided, or missing but optional."""
     value = row.get("label")
     if target.undecided is not None and value == target.undecided:
         return None

@@ -33,8 +33,8 @@ class SpanTask(FineTuningTask):
       config: The configuration of the model.
       encoding: How questions become windows.
       n_best_size: The number of best starts and of best ends to predict.
-        `answers.find_answer` needs all, `max_seq_length`, for a question whose
-        best starts and ends form no span.
+        `answers.find_answer` needs all `max_seq_length` positions for a
+        question whose best starts and ends form no span.
       options: Options of `FineTuningTask`.
     """
 

@@ -393,10 +393,11 @@ def make_windows(
 ) -> WindowRows:
     """Tokenizes questions and pairs each with windows over its context.
 
-    A context without tokens has no windows. Nor has a training question whose
-    first answer is missing or covers no token. The memory needed grows with
-    the number of windows, so pass a few thousand questions at a time, and keep
-    the questions of a paragraph together: their context is tokenized once.
+    A context without tokens has no windows. Nor has an answerable training
+    question whose first answer is missing or covers no token. The memory needed
+    grows with the number of windows, so pass a few thousand questions at a
+    time, and keep the questions of a paragraph together: their context is
+    tokenized once.
 
     Args:
       questions: The questions. An answer is located by its start and length;
@@ -440,7 +441,7 @@ def make_windows(
             positions.append(position)
         if not is_whole:
             text = questions[number].answers[0].text
-            kind = "Answers longer than every window, trained as no answer"
+            kind = "Answers that no window holds in full, trained as no answer"
             faults.add(kind, f"{questions[number].name}: {text!r}")
     input_ids, input_mask = pad(sequences, encoding.max_seq_length)
     firsts = np.array([window.first for window in windows], int)
@@ -467,10 +468,10 @@ def _tokenize(
     with_positions: bool,
     faults: Faults,
 ) -> Iterator[tuple[int, list[int], _Tokens, tuple[int, int] | None]]:
-    """Yields the questions that have windows.
+    """Yields the tokens of each question that has windows.
 
-    Each is its index, the token ids of the question, the context, and the first
-    and last token of the answer, if training uses it.
+    Yields its index, its token ids, the context, and the first and last token
+    of the answer, or None if training does not use the answer.
     """
     tokenizer, most = encoding.tokenizer, encoding.max_query_length
     contexts: dict[str, _Tokens] = {}

@@ -80,7 +80,8 @@ def learn_vocabulary(
       then pieces in the order in which they were learned.
 
     Raises:
-      InputError: If there are no words, or not enough for `vocab_size`.
+      InputError: If there are no words, or too few for `vocab_size`, or if
+        `vocab_size` is too small.
     """
     if not words:
         raise InputError("There are no words to learn from.")
@@ -109,8 +110,8 @@ def learn_vocabulary(
     if len(tokens) < vocab_size:
         raise InputError(
             f"The {total} words of the text give only {len(tokens)} tokens "
-            f"that occur {min_frequency} times; vocab_size is {vocab_size}. "
-            f"Lower vocab_size or min_frequency, or add text."
+            f"that occur at least {min_frequency} times; vocab_size is "
+            f"{vocab_size}. Lower vocab_size or min_frequency, or add text."
         )
     return tokens
 

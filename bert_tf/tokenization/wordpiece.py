@@ -52,7 +52,7 @@ class Token(NamedTuple):
     text: str  # As in the vocabulary.
     id: int
     start: int  # The index of its first character in the original text.
-    end: int  # The index after its last character, with stripped accents.
+    end: int  # The index after its last character and stripped accents.
 
 
 class _Cache(dict):

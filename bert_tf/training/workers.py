@@ -120,8 +120,8 @@ def require_same_settings(
       inputs: Paths of files by an argument or a noun phrase.
 
     Raises:
-      InputError: They differ, so that the workers would train a mixture, or
-        wait for each other forever.
+      InputError: The settings or files differ. Training would mix them, or the
+        workers would wait for each other forever.
     """
     if num_processes(strategy) == 1:
         return
@@ -181,7 +181,7 @@ def _fingerprints(inputs: Mapping[str, Iterable[str]]) -> dict[str, str]:
 
 
 def _fingerprint(path: str, most: int) -> str:
-    """Reads up to `most` bytes at the beginning and at the end."""
+    """Returns name, size, and checksum of up to `most` bytes at each end."""
     with (
         files.input_errors("read", path, tf.errors.OpError),
         tf.io.gfile.GFile(path, "rb") as file,

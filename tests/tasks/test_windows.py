@@ -282,7 +282,7 @@ def test_questions_without_an_answer():
         "Questions without an answer are skipped": "'none'",
         "Questions whose answer has no token are skipped": "'deleted'",
         "Questions whose context has no token have no window": "'blank'",
-        "Answers longer than every window, trained as no answer": "'long'",
+        "Answers that no window holds in full, trained as no answer": "'long'",
     }
     assert set(faults.counts.values()) == {1}
     # Prediction ignores answers.

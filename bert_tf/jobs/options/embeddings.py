@@ -43,7 +43,7 @@ from bert_tf.options import option
 from bert_tf.tasks import custom, datasets
 from bert_tf.tasks.datasets import DataSet
 
-# The data sets with similarities, and their largest one.
+# The largest similarity in each data set that has similarities.
 LARGEST = {"sts-b": 5.0, "korsts": 5.0}
 
 
@@ -118,7 +118,7 @@ class EmbeddingsConfig(DataOptions, FineTuningOptions):
         """Raises InputError for a head that these models do not have."""
         if self.bilstm_head:
             raise InputError(
-                "`bilstm_head` needs a script whose models have one."
+                "Models for embeddings have no BiLSTM. Leave out `bilstm_head`."
             )
 
     def data_set(self) -> DataSet:
