@@ -67,7 +67,7 @@ class MaskedWordPredictor(TextModel):
         super().__init__(model, tokenizer, max_seq_length, name=name)
         tokenizer = self.tokenizer
         require_special_tokens(tokenizer.vocab)
-        # They have no gradient.
+        # The pooler and the next-sentence head have no gradient.
         model.bert.pooler.trainable = False
         model.cls.next_sentence.trainable = False
         self._masking = CreationConfig(
