@@ -4,6 +4,7 @@
     model.safetensors                   the weights, or
     model.safetensors.index.json        ... the list of their shards
     vocab.txt, tokenizer_config.json    vocabulary and casing
+    bert_tf.json                        how texts became features, if recorded
     modules.json ...                    sentence-transformers' files, if any
 
 Does not need TensorFlow or PyTorch.
@@ -206,7 +207,8 @@ def _find_weights(path: str) -> str:
         raise unsupported_format(os.path.join(path, other))
     raise in_file(
         path,
-        f"this folder has no {WHOLE}. Pass a folder of save_pretrained.",
+        f"this folder has no {WHOLE}. Pass a folder that save_pretrained "
+        "wrote.",
     )
 
 
