@@ -132,7 +132,7 @@ def _start(
     prepare: Callable[[], Callable[[], Any]], required: Sequence[str]
 ) -> None:
     """Parses the command line, then calls what `prepare` returns."""
-    # --help shows the flags of the main module only. These are defined here.
+    # --help shows only the main module's flags; bert_tf's are defined here.
     for module, defined in FLAGS.flags_by_module_dict().items():
         if module.startswith("bert_tf."):
             for flag in defined:

@@ -85,7 +85,7 @@ class FeatureModel(TrainableModel):
     checkpoint: Any = None
     random_variables: tuple[tuple[str, ...], str] | None = None
     is_warned_of_random = False
-    unused_variables = r"(?!)"  # None.
+    unused_variables = r"(?!)"  # Matches nothing.
 
     def __init__(self, config: BertConfig | dict, **kwargs):
         super().__init__(**kwargs)
@@ -148,7 +148,7 @@ class FeatureModel(TrainableModel):
           labels: The names of the classes, in the order of the logits.
 
         Raises:
-          InputError: If the folder is not empty or cannot be written, or the
+          InputError: If the folder cannot be replaced or written, or the
             format cannot hold the model.
         """
         from bert_tf import pretrained
@@ -178,7 +178,7 @@ class FeatureModel(TrainableModel):
         return super().predict(**_batched(keras.Model.predict, args, kwargs))
 
     def check_features(self, inputs) -> dict:
-        """Returns the features that are not None, as tensors.
+        """Returns the features that are not None, as tensors or arrays.
 
         Raises:
           InputError: If `input_ids` is missing; if a feature has the name of
@@ -326,7 +326,7 @@ class FeatureModel(TrainableModel):
         self.add_adapters(dict.fromkeys(paths, (rank, lora_alpha)))
 
     def add_adapters(self, layers: Mapping[str, Sequence]) -> None:
-        """Freezes the encoder and adds the adapters that `adapters` returns."""
+        """Freezes the encoder and adds adapters, described as by `adapters`."""
         if any(layer.quantization_mode for _, layer in dense_layers(self)):
             raise InputError(
                 f"{self.name} is quantized. Call enable_lora before quantize."
@@ -354,9 +354,9 @@ class FeatureModel(TrainableModel):
     def merge_lora(self) -> None:
         """Adds the adapters to the kernels and removes them.
 
-        Outputs do not change. The encoder is still frozen: `freeze(0,
-        embeddings=False)` of the encoder trains it again. Does nothing if there
-        are no adapters.
+        Outputs do not change. The encoder is still frozen: its `freeze(0,
+        embeddings=False)` trains all of it but the pooler again. Does nothing
+        if there are no adapters.
         """
         layers = adapted_layers(self)
         for layer in layers.values():
@@ -532,7 +532,7 @@ class FeatureModel(TrainableModel):
 
 
 def _batched(method, args, kwargs, shuffle=False) -> dict[str, Any]:
-    """Returns a method's arguments by name; with arrays as datasets if faster.
+    """Returns arguments by name, with arrays as datasets if possible.
 
     See `data.arrays`.
     """

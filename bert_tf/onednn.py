@@ -1,4 +1,4 @@
-"""Lets TensorFlow multiply matrices by oneDNN on every x86 CPU.
+"""Lets TensorFlow multiply matrices with oneDNN on every x86 CPU.
 
 TensorFlow does so by default only where a CPU has special instructions for
 neural networks. On a CPU with AVX2 alone, a training step takes a third longer
@@ -19,7 +19,7 @@ _CPU_INFO = "/proc/cpuinfo"
 def enable() -> None:
     """Turns oneDNN on, unless the user has set the variable.
 
-    If TensorFlow has been imported without it, says what to do.
+    If TensorFlow was imported without oneDNN, logs what to do.
     """
     is_x86 = platform.machine() in ("x86_64", "AMD64")
     if not is_x86 or _VARIABLE in os.environ:
@@ -38,7 +38,7 @@ def enable() -> None:
 
 
 def _is_off_by_default() -> bool:
-    """Returns whether the CPU is known to lack those instructions."""
+    """Returns whether the CPU is known to lack the special instructions."""
     try:
         with open(_CPU_INFO) as lines:
             flags = next((x for x in lines if x.startswith("flags")), "")

@@ -16,11 +16,11 @@ is_filled_next = contextvars.ContextVar("is_filled_next", default=False)
 
 
 def filled_next() -> contextlib.AbstractContextManager[None]:
-    """Makes encoders in the `with` block whose weights are read next.
+    """Makes new encoders start as zeros in the `with` block.
 
-    They start as zeros: drawing their initial values would take half of the
-    time that it takes to load a model. Heads and poolers, which a checkpoint
-    may lack, get the same initial values as without the block.
+    Their weights are read next, and drawing initial values would take half of
+    the time that it takes to load a model. Heads and poolers, which a
+    checkpoint may lack, get the same initial values as without the block.
     """
     return kernels.setting(is_filled_next, True)
 

@@ -56,7 +56,7 @@ _OUTPUTS = {
 
 
 class Exported:
-    """A version that `--do_export` wrote.
+    """One version of an export.
 
     Args:
       path: The folder.
@@ -121,7 +121,7 @@ class Exported:
         ].shape[0]
 
     def example(self) -> Arrays:
-        """Returns the first row of the warm-up requests, by `inputs`."""
+        """Returns the first warm-up request, one row, by name of the input."""
         with tensorflow_required("An export"):
             from tensorflow_serving.apis import prediction_log_pb2
 

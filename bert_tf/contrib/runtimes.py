@@ -1,8 +1,8 @@
 """Exports for ONNX Runtime and LiteRT, and their comparison with the original.
 
 These runtimes cannot tokenize strings, so only the signature `tokens` is
-converted: ids in, probabilities, logits or embeddings out. Their packages are
-large, so they are imported where they are used.
+converted: ids in, probabilities, logits or embeddings out. The runtimes'
+packages are large, so they are imported where they are used.
 """
 
 import dataclasses
@@ -81,7 +81,7 @@ def require_convertible(exported: Exported) -> None:
         )
 
 
-# Silences messages of converters for their developers.
+# Silences what converters log for their own developers.
 _quiet = functools.partial(export.at_least, logging.ERROR, *_LOGGERS)
 
 
@@ -103,10 +103,10 @@ def _to_onnx(exported: Exported) -> bytes:
 def _hide_sizes_of_one(graph: Any, nodes: list) -> list:
     """Hides from tf2onnx which sizes of transposed tensors are 1.
 
-    It turns a transpose that only moves an axis of size 1, such as a single
-    attention head, into a reshape, and merges it with the next reshape. There a
-    0 means "as in the input", but the input's axes are then in a different
-    order.
+    tf2onnx turns a transpose that only moves an axis of size 1, such as a
+    single attention head, into a reshape, and merges it with the next reshape.
+    In a reshape, 0 means "as in the input", but the input's axes are then in a
+    different order.
     """
     for node in nodes:
         if node.type == "Transpose" and graph.get_shape(node.input[0]):
@@ -232,7 +232,7 @@ def _constant_function(exported: Exported) -> Callable:
             outputs,
             name="",
         )
-        # A graph returns the values of a dict in the order of its keys.
+        # A graph returns the values of a dict sorted by key.
         return dict(zip(exported.numbers, values, strict=True))
 
     return function
@@ -269,7 +269,7 @@ _ROWS_AT_A_TIME = 32
 # Batches of random ids: rows, and length as a share of max_seq_length.
 _SHAPES = ((1, 0.0), (1, 1.0), (2, 0.1), (7, 0.3), (5, 0.7), (3, 1.0))
 
-# Maps any number of rows to the outputs of all, in order.
+# Maps one row or more to their outputs, in order.
 Ask = Callable[[Mapping[str, np.ndarray]], Arrays]
 
 
@@ -286,8 +286,8 @@ class Difference(NamedTuple):
     Attributes:
       largest: The largest absolute difference; infinite if shapes differ or a
         number is not finite.
-      relative: The same, divided by the largest value of an output if that is
-        above 1.
+      relative: The largest difference of an output, divided by the output's
+        largest value if that is above 1.
       output: The output with the largest `relative`.
       changed: The largest share of integers or booleans of an output that
         differ.
@@ -337,7 +337,7 @@ def measure(
     batches: Sequence[Mapping[str, np.ndarray]],
     score: Callable[[Ask], Mapping[str, float]] | None = None,
 ) -> Measured:
-    """Runs a model on batches, and on the inputs that `score` asks it for."""
+    """Runs a model on batches, and on the inputs that `score` passes to it."""
     answers = [run(batch) for batch in batches]
 
     def ask(features: Mapping[str, np.ndarray]) -> Arrays:
@@ -535,7 +535,7 @@ The input is `[CLS] text [SEP]`, or `[CLS] first [SEP] second [SEP]`. Ids are
 lines of `vocab.txt`, from 0; `input_mask` is 1 for tokens and 0 for padding;
 `segment_ids` are 1 in the second text. No row was longer than {max_seq_length}
 in training; a row longer than the model's positions is an error. The export's
-signature `tokenize` computes all three. Ids without TensorFlow:
+signature `tokenize` computes all three inputs. Ids without TensorFlow:
 
 ```python
 from bert_tf import FullTokenizer

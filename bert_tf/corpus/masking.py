@@ -1,7 +1,7 @@
 """Chooses and replaces the tokens that a masked language model predicts.
 
 Arrays are [n, L]: n sequences of L positions. The result for a sequence depends
-on its own key only, not on the other rows of the batch.
+on its tokens and its key only, not on the other rows of the batch.
 """
 
 import dataclasses

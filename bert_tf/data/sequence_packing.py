@@ -39,7 +39,7 @@ class SequencePacking:
       max_examples: K, the maximum number of examples in a row. A larger K
         costs next to nothing: a row has K pooled vectors.
       window: The number of examples that are packed together. With 1,024, 97
-        to 99 % of the tokens are not padding; larger windows are fuller.
+        to 99 % of the tokens are not padding; larger windows give fuller rows.
     """
 
     max_examples: int = 16
@@ -159,7 +159,7 @@ class _RowLayout:
         )
 
     def of_example(self, values: tf.Tensor) -> tf.Tensor:
-        """Returns the value [B, K] of the example at each position, [B, L]."""
+        """Returns values [B, K] at each position of their example, [B, L]."""
         taken = tf.gather(values, self._slots, batch_dims=1)
         return tf.where(self._is_filled, taken, 0)
 
@@ -171,7 +171,7 @@ class _RowLayout:
 
 @dataclasses.dataclass(frozen=True)
 class Fill:
-    """How full rows are: the numbers of examples, their tokens and rows.
+    """How full rows are: the numbers of examples, of tokens and of rows.
 
     `capacity` is the number of tokens that the rows have room for.
     """
@@ -210,7 +210,7 @@ def size_schema(schema: Schema) -> Schema:
 # In its own graph: tf.data does not optimize loops in nested data sets.
 @tf.function(reduce_retracing=True)
 def first_fit(sizes: tf.Tensor, room: Sequence[int]) -> tf.Tensor:
-    """Puts items into rows: the largest first, each in the first with room.
+    """Puts items, the largest first, each into the first row with room.
 
     Items of one size are placed together, because the first row takes as many
     of them as fit, then the second: the loop is over sizes, not over items.

@@ -100,8 +100,8 @@ class Pretrained:
         the token at a position, or the next token. None means the former.
       max_seq_length: The sequence length in training.
       doc_stride: Tokens between the starts of two windows of a text.
-      window_pooling: Classifiers: how windows become one answer; see
-        `tasks.windows.WINDOW_POOLINGS`. None if texts are not split into
+      window_pooling: Classifiers and embeddings: how windows become one answer,
+        one of `tasks.windows.WINDOW_POOLINGS`. None if texts are not split into
         windows.
       max_query_length: Questions: the length to which a question is truncated.
       version_2_with_negative: Whether questions may have no answer.
@@ -236,8 +236,8 @@ def require_keeps_optimizer(to: str) -> None:
 def require_sizes(config: BertConfig, weights: Weights) -> None:
     """Compares the sizes of a configuration with an encoder's weights.
 
-    Only shapes are read. Call it before a model is made: one with wrong sizes
-    may not fit into memory.
+    Only shapes are read. Call it before a model is made: a model with wrong
+    sizes may not fit into memory.
 
     Raises:
       InputError: If a shape differs, or a weight is missing.
@@ -362,11 +362,11 @@ def find_unsupported(names: Iterable[str]) -> str | None:
 
 
 def unsupported_format(path: str, repository: str | None = None) -> InputError:
-    """Returns the error for such a file: the reason and what to do.
+    """Returns the error for an unsupported file: the reason and what to do.
 
     Args:
       path: The file.
-      repository: The Hub repository that has it, if it is not local.
+      repository: The Hub repository that has the file; None for a local file.
     """
     folder, name = os.path.split(path)
     if name.endswith(_PICKLES):

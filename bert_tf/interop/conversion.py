@@ -28,7 +28,7 @@ class Conversion:
 
     Attributes:
       source: The checkpoint to convert.
-      target: The same, with the head and the weights that are written.
+      target: The checkpoint with the head and the weights that are written.
       to: The format to write, one of `checkpoint.WRITTEN_FORMATS`.
       bookkeeping: Names of the optimizer slots and counters that are kept.
       left_over: Names of variables that are not written, by the reason.
@@ -56,7 +56,10 @@ class Conversion:
                 f"{title:<11} {len(names)} variables, {total:,} numbers, {rest}"
             )
         if self.bookkeeping:
-            lines.append(f"kept        {len(self.bookkeeping)} optimizer slots")
+            lines.append(
+                f"kept        {len(self.bookkeeping)} optimizer slots and "
+                "counters"
+            )
         for title, reasons in (
             ("left over", self.left_over),
             ("missing", self.missing),
@@ -205,7 +208,7 @@ def _parts(head: str, to: str) -> set[str]:
 def _check_dropped(
     unknown: Sequence[str], patterns: Sequence[str], path: str
 ) -> None:
-    """Raises InputError unless every unknown variable matches a pattern."""
+    """Raises InputError for an unmatched variable or an unused pattern."""
     names = list(unknown)
     for pattern in patterns:
         matched = fnmatch.filter(names, pattern)
@@ -328,9 +331,10 @@ class Check:
 def verify(conversion: Conversion, written: Pretrained) -> list[Check]:
     """Compares the written checkpoint, opened again, with its source.
 
-    If `torch` and `transformers` are installed, Hugging Face folders are also
-    compared with the outputs of Hugging Face's own model. If that model cannot
-    run, a source folder is skipped, and a written folder fails.
+    If `torch` and `transformers` are installed, the source's outputs are also
+    compared with those of Hugging Face's own model from each Hugging Face
+    folder. If that model cannot run, a source folder is skipped, and a written
+    folder fails, unless an import failed.
     """
     source = conversion.target
     assert source.config is not None

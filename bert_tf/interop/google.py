@@ -58,8 +58,8 @@ def read(path: str) -> Pretrained:
 def require_complete(folder: str) -> None:
     """Raises InputError unless a folder has a complete published model.
 
-    Its vocabulary and its weights, all of which are read, have to fit its
-    configuration.
+    Its vocabulary and its encoder's weights, all of which are read, must fit
+    its configuration.
     """
     checkpoint = read(os.path.join(folder, PREFIX))
     if checkpoint.config is None or checkpoint.vocab is None:
@@ -102,8 +102,8 @@ def write(
 ) -> None:
     """Writes a checkpoint and the files beside it into an existing directory.
 
-    With `bookkeeping`, optimizer slots and `global_step`, it is an output
-    folder with `model.ckpt-STEP`, from which training can resume.
+    With `bookkeeping`, optimizer slots and `global_step`, the directory becomes
+    an output folder with `model.ckpt-STEP`, from which training can resume.
     """
     weights = pretrained.weights
     tensors = {

@@ -105,8 +105,8 @@ def _check_cached(folder: str) -> None:
     """Compares the small files of a model in the cache with their checksums.
 
     Each file in the folder is a link to a file that is named by its checksum.
-    The Hub's are git's SHA-1 and, for large files, SHA-256; a mirror may use a
-    plain SHA-1, or other names, which are ignored.
+    The Hub's checksums are git's SHA-1 and, for large files, SHA-256; a mirror
+    may use a plain SHA-1, or other names, which are ignored.
 
     Raises:
       InputError: A file was changed.
@@ -157,7 +157,8 @@ def _list_files(hub: Any, name: str, revision: str | None) -> set[str] | None:
 def _converting_errors(hub: Any, reference: str) -> Iterator[None]:
     """Turns errors of huggingface_hub and its HTTP library into InputErrors.
 
-    They raise ValueError for an impossible name or an answer that is not JSON.
+    Both libraries raise ValueError for an impossible name or for an answer that
+    is not JSON.
     """
     errors = hub.errors
     # The order matters: GatedRepoError is a RepositoryNotFoundError.

@@ -4,6 +4,7 @@
     model.safetensors                   the weights, or
     model.safetensors.index.json        ... the list of their shards
     vocab.txt, tokenizer_config.json    vocabulary and casing
+    bert_tf.json                        how texts became features, if recorded
     modules.json ...                    sentence-transformers' files, if any
 
 Does not need TensorFlow or PyTorch.
@@ -78,13 +79,13 @@ def read(path: str) -> Pretrained:
     if (
         not described.is_tied
         and "masked_lm" in weights.parts
-        # If the file has it, it was compared with the embeddings.
+        # A decoder in the file was compared with the embeddings.
         and DECODER not in weights.explained
     ):
         raise in_file(
             described.path,
             f"tie_word_embeddings is false, but {weights.path} has no "
-            f"{DECODER}. Here, masked LM always uses the embedding matrix.",
+            f"{DECODER}. bert_tf's masked LM always uses the embedding matrix.",
         )
     head = described.head(weights.parts)
     tokenizer = huggingface_tokenizer.read(folder, described.config.vocab_size)
@@ -171,7 +172,7 @@ def _write_embedding(
     if pretrained.pooling == "pooled":
         logging.warning(
             "sentence-transformers has no pooling 'pooled': %s is written "
-            "without its files",
+            "without the files of sentence-transformers",
             folder,
         )
         return
@@ -206,7 +207,8 @@ def _find_weights(path: str) -> str:
         raise unsupported_format(os.path.join(path, other))
     raise in_file(
         path,
-        f"this folder has no {WHOLE}. Pass one that save_pretrained wrote.",
+        f"this folder has no {WHOLE}. Pass a folder that save_pretrained "
+        "wrote.",
     )
 
 
@@ -363,7 +365,7 @@ def read_config(path: str) -> ConfigFile:
         path,
         config,
         architecture,
-        # The same names in another order are real labels.
+        # Default names in another order are real labels.
         None if labels == numbered_labels(len(labels)) else labels,
         values.get("problem_type"),
         None if dropout is None else float(dropout),
@@ -376,7 +378,7 @@ def read_config(path: str) -> ConfigFile:
 def _activation_fn(values: Mapping[str, Any]) -> str | None:
     """Returns the activation of a cross-encoder, if it is recorded.
 
-    Three versions of sentence-transformers have three keys.
+    The key differs between versions of sentence-transformers.
     """
     newest = values.get("sentence_transformers")
     newest = newest.get("activation_fn") if isinstance(newest, dict) else None

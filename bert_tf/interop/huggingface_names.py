@@ -1,9 +1,9 @@
 """Hugging Face's names of the weights of BERT, and the weights of each model.
 
-The table has a paragraph for each part of the model. Its first row has the
-scopes of the part, each other row one weight: this project's name (Google's),
-Hugging Face's name, and this project's shape. N is the number of the layer; the
-sizes are
+The table has a paragraph for each part of the model, and two for the encoder.
+Its first row names the part, the second row has the scopes, each other row one
+weight: this project's name (Google's), Hugging Face's name, and this project's
+shape. N is the number of the layer; the sizes are
 
     V  vocabulary        P  positions           H  hidden size
     C  classes           T  token types         I  intermediate size
@@ -164,7 +164,7 @@ HEADS = {
     ),
 }
 
-# Counters that some versions store; nothing reads them.
+# Constants that some versions store; nothing reads them.
 BUFFERS = frozenset(
     {"bert.embeddings.position_ids", "bert.embeddings.token_type_ids"}
 )
@@ -172,7 +172,7 @@ BUFFERS = frozenset(
 # The output matrix of masked LM, which here is always the embedding matrix.
 DECODER = "cls.predictions.decoder.weight"
 
-# Older spellings, and names of weights that masked LM shares.
+# Other spellings, and names of weights that masked LM shares.
 _RENAMED = (
     (re.compile(r"^(?=(embeddings|encoder|pooler)\.)"), "bert."),
     (re.compile(r"(?<=LayerNorm\.)gamma$"), "weight"),

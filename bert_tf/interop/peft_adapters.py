@@ -1,8 +1,8 @@
 """LoRA adapters of PEFT: `adapter_config.json`, `adapter_model.safetensors`.
 
-Options that are not listed here change what the adapters compute and are
-rejected by name. PEFT's `merge_and_unload` turns any adapters into an ordinary
-model.
+Options that are not listed here change what the adapters compute; if set, they
+are rejected by name. PEFT's `merge_and_unload` turns any adapters into an
+ordinary model.
 """
 
 import math
@@ -89,8 +89,8 @@ def read(
       their TF1 names.
 
     Raises:
-      InputError: If a file is missing or damaged, an option or a tensor is not
-        supported, or a rank differs from the configuration.
+      InputError: If a file is missing or damaged, or an option or a tensor is
+        not supported.
     """
     path = os.path.join(folder, CONFIG)
     options = settings_files.read_file(path, _CHECKS)
@@ -121,7 +121,7 @@ def read(
         values[part] = np.ascontiguousarray(tensors.read(name).T)
         if match[2] == "A":
             own = shape[0] if options.get("rank_pattern") else rank
-            # PEFT divides by the root of the rank, this project by the rank.
+            # rsLoRA divides by the root of the rank, LoRA by the rank.
             scale = math.sqrt(own) if options.get("use_rslora") else 1
             layers[layer.removeprefix("bert/")] = [own, alpha * scale]
     return layers, values

@@ -95,7 +95,7 @@ class ServedClassifier(ServedWindows):
         )
 
     def answer_tokens(self, features: Tensors) -> dict[str, tf.Tensor]:
-        """Returns the same from `INPUTS`, int32 [B, S], for each window."""
+        """Returns the predictions for rows of `INPUTS`, int32 [B, S]."""
         return self._named(self.model(features)["logits"])
 
     def _named(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -204,13 +204,13 @@ class ServedMultipleChoice(Served):
         Returns:
           `choice`, the index of the most likely one, int32 [B];
           `choice_text`, strings [B], without invalid UTF-8; its `probability`,
-          float32 [B]; and the `probabilities` of all, float32 [B, n].
+          float32 [B]; and the `probabilities` of all choices, float32 [B, n].
         """
         answer = self.answer_tokens(self.features(texts))
         chosen = tf.gather(texts["choices"], answer["choice"], batch_dims=1)
         return {"choice_text": drop_invalid_utf8(chosen), **answer}
 
     def answer_tokens(self, features: Tensors) -> dict[str, tf.Tensor]:
-        """Returns the same without `choice_text`, from int32 [B, n, S]."""
+        """Returns `choice` and probabilities for `INPUTS`, int32 [B, n, S]."""
         answer = decode("multiple_choice", self.model(features)["logits"])
         return {"choice": answer.pop("predicted_id"), **answer}

@@ -117,7 +117,7 @@ class ServedEncoder(ServedWindows):
         return self._choose(self.model(features), features["input_mask"])
 
     def answer_tokens(self, features: Tensors) -> dict[str, tf.Tensor]:
-        """Returns the same from `INPUTS`, int32 [B, S]."""
+        """Returns the embeddings for rows of `INPUTS`, int32 [B, S]."""
         mask = features["input_mask"]
         chosen = self._chosen(features)
         if all(vectors.shape.rank == 2 for vectors in chosen.values()):

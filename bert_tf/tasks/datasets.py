@@ -79,7 +79,7 @@ class DataSet:
       train_language: Replaces `{train_language}` in the names of files.
       skip_malformed: Whether to skip rows with a wrong number of columns.
       published_labels: The names of the labels in published models, in the
-        same order, if they are known.
+        order of `labels`, if they are known.
       positive_label: The class that F1 is computed for: the last one in the
         order of the data set, whatever the order of a model. None for
         regression.
@@ -384,7 +384,7 @@ TABLE = (
         published_labels=("negative", "positive"),
         **_glue("text_a label", "id text_a", "SST-2.tsv"),
     ),
-    # GLUE's files, or Microsoft's files, from which they are made.
+    # GLUE's files, or Microsoft's, from which GLUE's are made.
     DataSet(
         "mrpc",
         _BINARY,

@@ -216,11 +216,11 @@ def extract(
 ) -> Iterator[TextFeatures]:
     """Yields the vectors of texts, in order.
 
-    With `doc_stride`, longer texts are read in windows; see `joined`. They may
-    be pairs only if `pooling` is not "none".
+    With `doc_stride`, longer texts are read in windows; see `joined`. Texts may
+    then be pairs only if `pooling` is not "none".
 
     Raises:
-      InputError: If windows of a pair would have to be joined.
+      InputError: If a text is a pair, with `doc_stride` and without pooling.
     """
     line, num_cut = 0, 0
     # The texts have no labels; "regression" is the problem without labels.
@@ -458,7 +458,7 @@ class _OneWay(io.RawIOBase):
 
 
 class _Column:
-    """An array in a temporary file, with the shape and type of `rows`."""
+    """An array in a temporary file, whose rows are like those of `rows`."""
 
     def __init__(self, file: Any, rows: np.ndarray):
         self._count = 0

@@ -41,7 +41,7 @@ class Task(abc.ABC):
     schema: Schema
     loss_names: tuple[str, ...]
     new_variables: str = r"(?!bert/(embeddings|encoder)/)|.*/lora_kernel_[ab]$"
-    unused_variables: str = r"(?!)"  # None.
+    unused_variables: str = r"(?!)"  # Matches nothing.
     lora_rank: int | None = None
     lora_alpha: float | None = None
 
@@ -113,9 +113,9 @@ class FineTuningTask(Task):
     Attributes:
       head: The kind of head, one of
         `interop.huggingface_names.HEADS`.
-      problem_type: The name of the problem in checkpoints, if it has one.
-      labels: The names in the order of the logits; () if it has no labels.
-      has_teachers: Whether it has `soft_losses`.
+      problem_type: The name of the problem in checkpoints; None without one.
+      labels: The labels in the order of the logits; () if there are none.
+      has_teachers: Whether the task has `soft_losses`.
       metrics: The names of the metrics of `score`, without "eval_". The first
         one decides between several trainings.
     """
@@ -190,9 +190,9 @@ class FineTuningTask(Task):
         return self.is_element(features)
 
     def row_scales(self, features: Mapping) -> Any:
-        """Returns what `element_losses` are multiplied by, float32 [B].
+        """Returns the scale of each row in `element_losses`, float32 [B].
 
-        Unlike weights, a batch is not divided by their sum. By default 1.
+        Losses are not divided by the sum of the scales. By default 1.
         """
         return ops.ones(ops.shape(features["input_ids"])[:1])
 
@@ -202,7 +202,8 @@ class FineTuningTask(Task):
         """Returns the losses of elements against a teacher, float32 [B, ...].
 
         The teacher's outputs are features with the prefix "teacher_"; see
-        `distillation.TeacherTask`. By default both are logits of classes.
+        `distillation.TeacherTask`. By default, models return `logits` of
+        classes.
         """
         return divergence(
             features["teacher_logits"], outputs["logits"], temperature
@@ -235,8 +236,8 @@ class FineTuningTask(Task):
         """Returns the answers, tensors [n, ...] by name.
 
         Args:
-          outputs: The `row_outputs` of texts: of their rows, if they have one
-            each; otherwise joined.
+          outputs: The `row_outputs` of texts, joined if texts have several
+            rows.
         """
         return dict(outputs)
 
@@ -281,7 +282,7 @@ class FineTuningTask(Task):
 def bilstm_option(has_one: bool) -> dict[str, bool]:
     """Returns the option of a model with a BiLSTM.
 
-    Without one it is empty, as not every model has the option.
+    Empty without a BiLSTM, as not every model has the option.
     """
     return {"bilstm_head": True} if has_one else {}
 

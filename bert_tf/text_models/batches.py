@@ -95,7 +95,7 @@ class Batches(StepArguments):
       arguments: Makes the arguments of a step.
 
     Attributes:
-      rows: The argument.
+      rows: The argument `rows`.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class Batches(StepArguments):
         self._first = epoch * self._per_epoch
 
     def gather(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns some rows, truncated to their longest: int32 or float32."""
+        """Returns some rows at their padded length, as int32 or float32."""
         length = self._padded[rows].max()
         batch = {}
         for name, values in self._features.arrays.items():
@@ -156,7 +156,7 @@ class Stream(StepArguments):
       parts: Starts to read: returns the features of each part.
       num_steps: The number of batches of an epoch.
       is_endless: Whether an epoch continues where the last one ended, and the
-        data starts again when it ends. Otherwise each epoch is all the data.
+        data are read again at their end. Otherwise each epoch is all the data.
       batch_size: The number of rows of a batch.
       seed: Determines the order of the rows.
       arguments: Makes the arguments of a step.
@@ -186,7 +186,7 @@ class Stream(StepArguments):
         return self._num_steps
 
     def __getitem__(self, index: int) -> tuple:
-        """Returns the next step: Keras asks for them in order."""
+        """Returns the next step: Keras asks for steps in order."""
         is_start = index == 0 and not self._is_endless
         if self._steps is None or is_start:
             self._steps = self._read(self._epoch)
@@ -209,7 +209,7 @@ class Stream(StepArguments):
                     features,
                     self._batch_size,
                     1,
-                    # Distinct for 1,000 parts; the order matters little.
+                    # Distinct for 1,000 parts; repeated seeds do little harm.
                     self._seed + 1000 * number + part,
                     self._arguments,
                 )
@@ -238,7 +238,7 @@ def weigh(
 
     In the scripts the loss of a batch is the sum of its weighted losses,
     divided by the sum of their weights. Keras takes means over the rows of
-    each replica. The scales of rows make both equal.
+    each replica. The scales of rows make the two losses equal.
 
     Args:
       task: The task.

@@ -106,8 +106,8 @@ class TextClassifier(TextModel):
     batch has `batch_size` queries with all their documents; shorter lists are
     padded to the longest one. Losses and metrics passed to `compile` compare
     [1, 0, 0, ...] with the scores of a query, which are -1e9 for padding.
-    If lists differ in length, they must be ones for logits of classes, such as
-    `CategoricalCrossentropy(from_logits=True)`.
+    If lists differ in length, use losses and metrics for logits of classes,
+    such as `CategoricalCrossentropy(from_logits=True)`.
 
     Args:
       model: A `BertClassifier`.
@@ -132,7 +132,7 @@ class TextClassifier(TextModel):
     """
 
     model_class = BertClassifier
-    # Lists of documents have none.
+    # Lists of documents have no labels.
     _needs_labels = False
     _recorded: ClassVar[Mapping[str, str]] = {
         **TextModel._recorded,
@@ -269,7 +269,7 @@ class TextClassifier(TextModel):
     def _validation(self, data: Part, batch_size: int) -> Evaluate:
         if has_labels(data) == self._ranks:
             raise InputError(
-                "The validation data must not have labels, since `x` has none."
+                "The validation data must not have labels, as `fit` got none."
                 if self._ranks
                 else "The validation data must have labels: pass a tuple "
                 "(x, y) or (x, y, sample_weight)."
@@ -437,12 +437,12 @@ class TextClassifier(TextModel):
         return features
 
     def _partly_labeled_features(self, x: Any, y: Any) -> Features:
-        """Returns features of texts, some of which have no label: None."""
+        """Returns features of texts, some of which have the label None."""
         labels = [None] * len(self.examples(x, None)) if y is None else plain(y)
         is_labeled = np.array([not is_missing(label) for label in labels])
         if is_labeled.all():
             return self._text_features(x, labels)
-        # `_with_teacher` replaces missing labels; any of the same form will do.
+        # Any label of the right form will do: `_with_teacher` replaces it.
         of_no_labels = {"single_label": 0, "multi_label": [], "regression": 0.0}
         filler = next(compress(labels, is_labeled), of_no_labels[self.problem])
         features = self._text_features(

@@ -72,7 +72,7 @@ class TextEmbedder(TextModel):
     loss and two scores. For each first text, its second text and the negatives
     among all texts are ranked by cosine: `accuracy` is how often the second
     text is first, and `mrr` its mean reciprocal rank.
-    `fit(validation_data=...)` reports both these and the loss.
+    `fit(validation_data=...)` reports these scores and the loss.
 
     Sources: Henderson et al. 2017, "Efficient Natural Language Response
     Suggestion for Smart Reply", 4.4; Reimers and Gurevych 2019,
@@ -234,7 +234,7 @@ class TextEmbedder(TextModel):
 
         Args:
           a: Texts, or their vectors, floats [n, H].
-          b: Likewise, [m, H].
+          b: Other texts, or their vectors, floats [m, H].
           batch_size: Batch size for texts of `max_seq_length`; batches of
             shorter texts are larger.
         """
@@ -256,7 +256,7 @@ class TextEmbedder(TextModel):
 
         Args:
           queries: Texts, or a single string.
-          documents: Texts, or an iterator of texts, which are not kept.
+          documents: Texts, or an iterator of texts, read a part at a time.
           top_k: The largest number of documents for a query.
           batch_size: Batch size for texts of `max_seq_length`; batches of
             shorter texts are larger.
@@ -440,7 +440,7 @@ def _scores(y: Any, count: int) -> np.ndarray:
     """Returns the numbers of pairs, floats [count].
 
     Raises:
-      InputError: If there are more or fewer, or one is not a number.
+      InputError: If there are not `count` scores, or one is not a number.
     """
     scores = plain(y)
     if len(scores) != count:

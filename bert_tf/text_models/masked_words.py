@@ -44,8 +44,8 @@ class MaskedWordPredictor(TextModel):
 
     `fit` takes texts without labels and continues the pre-training on masked
     words, which adapts a model to a domain. It masks different words in every
-    epoch; `evaluate` always masks the same ones. The next-sentence head is not
-    trained.
+    epoch; `evaluate` with the same `batch_size` masks the same words. The
+    next-sentence head is not trained.
 
     Args:
       model: A `BertPretrainer`.
@@ -67,7 +67,7 @@ class MaskedWordPredictor(TextModel):
         super().__init__(model, tokenizer, max_seq_length, name=name)
         tokenizer = self.tokenizer
         require_special_tokens(tokenizer.vocab)
-        # They have no gradient.
+        # The pooler and the next-sentence head have no gradient.
         model.bert.pooler.trainable = False
         model.cls.next_sentence.trainable = False
         self._masking = CreationConfig(
@@ -159,7 +159,8 @@ class MaskedWordPredictor(TextModel):
     def _drawn(self, batch, is_training):
         """Masks a batch, differently in every epoch of a training.
 
-        Evaluations always mask the same words, so that scores can be compared.
+        Evaluations with the same batch size mask the same words, so that scores
+        can be compared.
         """
         seed = (0, int(batch["step"]))
         if not is_training:

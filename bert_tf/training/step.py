@@ -1,4 +1,4 @@
-"""One optimizer step, the same on any number of devices without dropout.
+"""One optimizer step; without dropout, the same on any number of devices.
 
 On each replica:
 

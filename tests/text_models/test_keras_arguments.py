@@ -689,7 +689,7 @@ def test_invalid_lists_of_documents_are_errors():
         model.fit(LISTS, class_weight={"good": 2.0})
     with refused("sample_weight must be 3 numbers"):
         model.fit(LISTS, sample_weight=[1.0])
-    with refused("The validation data must not have labels, since `x` has"):
+    with refused("The validation data must not have labels, as `fit` got none"):
         model.fit(LISTS, validation_data=(["a", "b"], [0, 1]))
     with refused("The validation data must have labels"):
         model.fit(["a", "b"], [0, 1], validation_data=LISTS)

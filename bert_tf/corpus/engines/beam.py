@@ -1,7 +1,7 @@
 """Runs data creation on Apache Beam.
 
 Also checks Beam's options: Beam ignores unknown ones and prints a page of
-usage for others.
+usage for invalid values.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import apache_beam as beam
 
 # These runners ask a server for some of their options, so unknown names are
-# accepted; likewise for custom runners, which are named as a class with its
+# accepted, as they are for custom runners, which are named as a class with its
 # module.
 _RUNNERS_WITH_OPTIONS = ("FlinkRunner", "SparkRunner", "PortableRunner")
 _DIRECT_RUNNER = "DirectRunner"
@@ -91,7 +91,7 @@ def new_pipeline(options: str) -> "beam.Pipeline":
 
 
 def _import_beam() -> Any:
-    """Imports Apache Beam without its messages below the level WARNING."""
+    """Imports Apache Beam silently; later it logs warnings and errors only."""
     try:
         # While it is imported, it logs warnings about Google Cloud packages.
         logging.disable(logging.WARNING)

@@ -39,7 +39,8 @@ _NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '(\w+)")
 def opened(master: str | None) -> "Iterator[SparkSession]":
     """Starts Spark, or uses the session that this process already has.
 
-    Errors in the block become an InputError of one line.
+    In the block, Spark's errors and a worker's InputError become an InputError
+    of one line; other errors of a worker become a RuntimeError.
 
     Args:
       master: The URL of the cluster; None for what `spark-submit` or Spark's
