@@ -325,7 +325,8 @@ def _fuse(
         arguments to the gradients of all arguments.
       needed: The positions of the arguments that the gradient needs. Others
         are not kept in memory.
-      jit_compile: Whether XLA compiles it; if not, it only has the gradient.
+      jit_compile: Whether XLA compiles the function; if not, it still has the
+        gradient.
     """
     compile_ = functools.partial(
         tf.function, autograph=False, jit_compile=jit_compile
