@@ -1,7 +1,7 @@
 """Describes the machine and the installed packages: `bert-tf env`.
 
 The report is for bug reports, so it must not fail where something is missing
-or broken. Each framework is imported in a process of its own: an import that
+or broken. Each framework is imported in a separate process: an import that
 raises, crashes or hangs becomes one line.
 """
 
@@ -44,7 +44,7 @@ _INSTRUCTIONS = (
     *("avx", "avx2", "avx512f", "avx_vnni", "avx512_vnni", "avx512_bf16"),
     *("amx_int8", "amx_bf16", "asimd", "sve", "i8mm", "bf16"),
 )
-# What prints the devices of a framework, one on each line. Listing devices
+# Programs that print the devices of a framework, one per line. Listing devices
 # reserves no memory on a GPU, except in JAX without the variable below.
 _PROBES = {
     "tensorflow": """\
@@ -76,7 +76,7 @@ _SECONDS = 60.0
 
 
 def report() -> Iterator[str]:
-    """Yields the lines of the report; the slow ones are last."""
+    """Yields the lines of the report, while the frameworks are imported."""
     processes = {
         module: _start_probe(module)
         for module in _PROBES

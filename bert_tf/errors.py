@@ -49,7 +49,7 @@ def wrong_value(
 
 def require_choice(name: str, value: Any, choices: Collection[Any]) -> None:
     """Raises the error of `wrong_value` unless `value` is one of `choices`."""
-    # Values that cannot be hashed are compared with the items of a dict too.
+    # A list, since values that cannot be hashed cannot be looked up in a dict.
     if value not in [*choices]:
         raise wrong_value(name, f"one of {listed(choices, last='or')}", value)
 

@@ -11,8 +11,8 @@ rest:
 
 Layers call `gelu`, `attend`, `residual_layer_norm` and `cross_entropy` in any
 case; each function chooses its own implementation. On GPUs and TPUs XLA
-compiles everything. With JAX it does so on every device: of this file, only
-dropout and attention in training are then used.
+compiles everything. With JAX it does so on every device: of the implementations
+here, only those of dropout and of attention in training are then used.
 
 Fused and plain results are equal up to rounding, except for the dropout masks.
 The fused functions compute in float32; arguments, results and what is kept for
@@ -148,8 +148,8 @@ def is_all_compiled() -> bool:
 def is_fused(x) -> bool:
     """Returns whether the operations on a tensor are fused.
 
-    They are fused for large tensors; for tensors of partly unknown shape only
-    if the training has enough steps for their usual length.
+    They are if the tensor is large. If part of its shape is unknown, its usual
+    size, summed over all steps, must be large; see `LEAST_SIZE_OF_STEPS`.
     """
     if not are_passes_compiled():
         return False
@@ -174,11 +174,11 @@ def _has_own_gradient(x) -> bool:
 
 
 def gelu(x, approximate: bool):
-    """Computes GELU in float32, by tanh if approximate, else by erf.
+    """Computes GELU, by tanh if approximate, else by erf.
 
-    Keras's erf form calls TensorFlow's erfc, which on CPUs is half as fast as
-    erf. In bfloat16 that form is several per cent off, and a quarter as fast as
-    in float32. The result has the dtype of `x`.
+    On TensorFlow, it computes in float32 at least: in bfloat16, Keras's erf
+    form is several per cent off, and a quarter as fast. That form calls erfc,
+    which on CPUs is half as fast as erf. The result has the dtype of `x`.
     """
     if keras.config.backend() != "tensorflow":
         return keras.activations.gelu(x, approximate=approximate)
@@ -200,7 +200,7 @@ def attend(scores, bias, value, rate: float = 0.0, seed=None):
     Args:
       scores: Floats [B, N, Q, S].
       bias: Floats that broadcast to [B, N, Q, S], added to the scores in
-        float32. They get no gradient.
+        float32. Some implementations give the bias no gradient.
       value: Floats [B, N, S, D].
       rate, seed: See `dropout`.
 
@@ -325,7 +325,8 @@ def _fuse(
         arguments to the gradients of all arguments.
       needed: The positions of the arguments that the gradient needs. Others
         are not kept in memory.
-      jit_compile: False leaves out XLA, and keeps the gradient.
+      jit_compile: Whether XLA compiles the function; if not, it still has the
+        gradient.
     """
     compile_ = functools.partial(
         tf.function, autograph=False, jit_compile=jit_compile

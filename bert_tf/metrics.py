@@ -246,9 +246,9 @@ def squad_v2(
     `best_exact` and `best_f1` are the scores with the best threshold, above
     which the prediction becomes "". To try all thresholds, pass the best spans
     as `predictions`, without any "". Questions with equal odds are added one
-    by one in the order of `null_odds`, as in the official script. As there, a
-    `best_f1_thresh` of 0.0 can mean "answer no question"; a warning is logged
-    if that threshold gives a different F1.
+    by one in the order of `null_odds`, as in the official script. Also as
+    in the script, a `best_f1_thresh` of 0.0 can mean "answer no question"; a
+    warning is logged if that threshold gives a different F1.
 
     Args:
       gold: The gold answers of each question, none if it has no answer.

@@ -50,8 +50,8 @@ class Option:
       at_least: The lowest valid number.
       at_most: The highest valid number.
       below: The lowest number that is too high.
-      fallback: The value of an option that is None by default and then
-        taken from the checkpoint, if the checkpoint does not record it.
+      fallback: The value if neither the user nor the checkpoint gives one; the
+        default of the field is None.
       per_worker: Whether the workers of a run may have different values, as
         for paths, device names and options that do not affect the results.
       recorded: Whether a model records it, so that a run that uses the model
@@ -154,7 +154,7 @@ class Options:
         """Raises InputError for an option that was passed but has no effect.
 
         Args:
-          other: The option that it needs; see `Option.needs`.
+          other: The option that the passed one needs; see `Option.needs`.
         """
         for name, needs in self.without_effect().items():
             need, _, _ = needs.partition(" or ")

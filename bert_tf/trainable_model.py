@@ -24,7 +24,7 @@ class Checked(enum.Enum):
     # Dtypes, in `fit`, `evaluate` and `predict`: on a GPU, PyTorch would wait
     # for the values in each step.
     DTYPES = enum.auto()
-    # In a model around this one, which has checked them.
+    # None, in a model inside another one, which has checked the features.
     NOTHING = enum.auto()
 
 

@@ -117,9 +117,8 @@ class BertLayer(keras.layers.Layer):
     def make_dropout(self, rate: float) -> Dropout:
         """Returns a dropout layer.
 
-        Blocks use only its rate. It exists because creating its generator
-        advances the global seed: without it, the same seed would give different
-        initial weights.
+        Blocks use only its rate. Creating the layer advances the global seed,
+        so passing a bare rate would change the initial weights of a seed.
         """
         return Dropout(rate, dtype=self.dtype_policy)
 
@@ -128,7 +127,7 @@ class EncoderLayer(BertLayer):
     """A layer whose weights every checkpoint has."""
 
     def make_initializer(self):
-        # In any case: it draws a seed, and the seeds of heads come after it.
+        # Always created: it draws a seed, and the heads draw theirs after it.
         initializer = super().make_initializer()
         if is_filled_next.get():
             return keras.initializers.Zeros()
@@ -236,7 +235,7 @@ class SelfAttention(EncoderLayer):
             all S; None for all.
 
         Returns:
-          Context, floats [B, Q, H], as a list if the layer is split, and the
+          Context, floats [B, Q, H], or a list if the layer is split, and the
           attention probabilities before dropout, floats [B, N, Q, S].
         """
         queries = _first_positions(x, num_queries)
@@ -351,7 +350,7 @@ class Intermediate(EncoderLayer):
         self.dense.build((None, None, self.config.hidden_size))
 
     def call(self, x):
-        """Maps floats [B, S, H] to [B, S, I], as a list if it is split."""
+        """Maps floats [B, S, H] to [B, S, I], a list if the layer is split."""
         activation = ACTIVATIONS[self.config.hidden_act]
         parts = self.dense.parts(x, activation)
         return parts if len(parts) > 1 else parts[0]
@@ -451,7 +450,8 @@ class Encoder(BertLayer):
         Returns:
           The outputs of all blocks, a list of floats [B, S, H], and their
           attention probabilities, a list of floats [B, N, S, S], which is
-          empty without `output_attentions`.
+          empty without `output_attentions`. For the last block, Q replaces
+          the first S.
         """
         if not training:
             seed = None

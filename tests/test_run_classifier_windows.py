@@ -195,7 +195,7 @@ def test_short_texts_are_trained_bit_for_bit_as_without(given, tmp_path):
         ({"doc_stride": None}, "--window_pooling needs --doc_stride."),
         (
             {"task_name": "swag"},
-            "doc_stride does not support multiple_choice.",
+            "--doc_stride does not support multiple_choice.",
         ),
     ],
 )

@@ -79,7 +79,7 @@ def plan_tasks(paths: Sequence[str], text_bytes: int) -> Iterator[ReadingTask]:
     pending: list[TextRange] = []
     size = 0
     for path in paths:
-        # A gzip file, whose size is unknown, is a separate task.
+        # A gzip file, whose size is unknown, counts as a whole task.
         file_bytes = size_of(path) or text_bytes
         count = max(round(file_bytes / text_bytes), 1)
         starts = [file_bytes * number // count for number in range(count)]
@@ -177,7 +177,7 @@ class _SectionCollector:
         self._continues = False
         self._tokens = np.zeros(0, np.uint8)
         self._lengths = np.zeros(0, np.int64)
-        # The sentences before which a document ends, without 0 and the end.
+        # The sentences before which a document ends; 0 and the end may occur.
         self._breaks = np.zeros(0, np.int64)
 
     def add(self, block: EncodedBlock) -> Iterator[TextSection]:

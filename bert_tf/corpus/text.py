@@ -243,8 +243,8 @@ _SENTENCES, _DOCUMENTS = "sentences", "documents"
 class Corpus:
     """The boundaries of the D documents and S sentences of a tokenized text.
 
-    Document d has the sentences [document_offsets[d], document_offsets[d + 1]);
-    sentences have tokens likewise.
+    Document d has the sentences [document_offsets[d], document_offsets[d + 1]),
+    and sentence s the tokens [sentence_offsets[s], sentence_offsets[s + 1]).
     """
 
     sentence_offsets: np.ndarray  # int64 [S + 1]
@@ -287,7 +287,7 @@ class Corpus:
 
 @dataclasses.dataclass(frozen=True)
 class Pieces:
-    """Short documents and pieces of long ones; each is cut separately.
+    """Short documents and pieces of long ones, from which instances are cut.
 
     A document of fewer than 2 * `size` sentences is one piece. A longer one is
     divided after every `size` sentences; the last piece also gets the rest.
@@ -299,7 +299,7 @@ class Pieces:
     documents: np.ndarray  # The number of the document in the whole text.
     positions: np.ndarray  # The sentences of the document before the piece.
     first: np.ndarray  # The first sentence, counted from the section's start.
-    stop: np.ndarray  # The end of the piece, counted likewise.
+    stop: np.ndarray  # The end of the piece, counted from there too.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -337,10 +337,10 @@ def num_pieces(lengths: np.ndarray, size: int) -> np.ndarray:
 def piece_ends(
     positions: np.ndarray, lengths: np.ndarray, size: int
 ) -> np.ndarray:
-    """Returns the ends of the pieces that contain sentences: integers [n].
+    """Returns the ends of the pieces that contain given sentences: int [n].
 
-    Sentences and ends are counted from the start of their document, which has
-    `lengths` sentences.
+    The sentences, `positions`, and the ends are counted from the start of their
+    document, which has `lengths` sentences.
     """
     number = positions // size + 1
     is_last = number >= num_pieces(lengths, size)

@@ -27,7 +27,7 @@ def load(path: str, schema: Schema, vocab_size: int | None = None) -> Features:
     Args:
       path: A TFRecord file, compressed if its name ends in `.gz`.
       schema: The features to read, `input_mask` among them.
-      vocab_size: If given, larger token ids are an error.
+      vocab_size: If given, token ids outside the vocabulary are an error.
 
     Raises:
       InputError: The file is unreadable or damaged, or does not fit the schema

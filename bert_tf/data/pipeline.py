@@ -2,7 +2,7 @@
 
 The training stream is one global sequence of examples, the same for any number
 of hosts and devices, each of which reads its share. It depends only on the
-files and the seed, so that training can resume at the number of an example.
+files and the seed, so that training can resume at any example.
 """
 
 import contextlib
@@ -66,7 +66,7 @@ def training_dataset(
       shard: This reader's number, from 0. It reads every `num_shards`-th
         example, so that the k-th batches of all shards together are the k-th
         batch of `num_shards * batch_size` examples of a single reader.
-      vocab_size: If given, larger token ids are an error, which
+      vocab_size: If given, token ids outside the vocabulary are an error, which
         `input_errors` explains.
       packing: If given, the stream consists of rows that several examples
         share, and the numbers of examples above count rows. To skip whole

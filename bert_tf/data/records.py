@@ -55,13 +55,14 @@ def encode_batch(
     Args:
       schema: The features of an example.
       batch: For each feature an array [n, *shape] of integers or floats. A call
-        costs as much as about 400 rows, so pass a thousand rows or more.
+        has the overhead of about 400 rows, so pass a thousand or more.
 
     Returns:
       n serialized `tf.train.Example` protos, keys in sorted order.
 
     Raises:
-      ValueError: An array does not have the schema's shape or kind.
+      ValueError: An array does not have the schema's shape or kind, or arrays
+        differ in n.
     """
     features = sorted(schema, key=lambda feature: feature.name)
     arrays = [_values(feature, batch[feature.name]) for feature in features]
@@ -276,7 +277,7 @@ def suggest_skip_corrupt() -> Iterator[None]:
 
 
 def count_records(path: str, at_most: int | None = None) -> int:
-    """Counts records, up to `at_most`, without reading their data.
+    """Counts records, up to `at_most`, without verifying their data.
 
     Raises:
       DamageError: The file is truncated or damaged.
@@ -361,7 +362,7 @@ def _check_feature(
 
 
 def _frames(path: str, read_data: bool, offset: int = 0) -> Iterator[bytes]:
-    """Yields the data of each record, or b"" for each if it is not read."""
+    """Yields the data of each record; b"" where the data was skipped."""
     # Seeking in a gzip file means reading. A GFile cannot seek past its end,
     # which this function does to detect a truncated file.
     can_seek = not (files.is_remote(path) or path.endswith(".gz"))
@@ -422,7 +423,7 @@ class ReadableRecords(NamedTuple):
 
     @property
     def results(self) -> dict[str, int]:
-        """What to report with the metrics of a model."""
+        """The count to report with a model's metrics; {} if not scanned."""
         if self.ranges is None:
             return {}
         return {"skipped_records": self.num_faults}
@@ -587,7 +588,7 @@ class RecordFiles:
         return len(self.paths)
 
     def count(self, at_most: int | None = None) -> int:
-        """Returns the number of records, or `at_most` if that is less."""
+        """Returns the number of records, but not more than `at_most`."""
         total = 0
         for path in self.paths:
             left = None if at_most is None else at_most - total

@@ -35,7 +35,7 @@ class GrownWeights:
     Args:
       weights: The weights of the checkpoint.
       first: The row of the first new word. Existing rows from here on belong to
-        no token and are replaced.
+        no token; new words replace as many of them as needed.
       pieces: The old token ids of each new word.
     """
 
@@ -142,8 +142,8 @@ def _read_words(path: str, tokenizer: FullTokenizer) -> list[str]:
             raise in_file(
                 path,
                 f"{text!r} cannot be one token: the tokenizer changes it to "
-                f"{result!r} before it looks for tokens. Remove it or change "
-                "it.",
+                f"{result!r} before it looks for tokens. Remove or change the "
+                "word.",
                 line,
             )
         if len(parts[0]) > MOST_CHARACTERS:

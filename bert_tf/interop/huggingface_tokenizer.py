@@ -76,9 +76,9 @@ class TokenizerSettings:
 def read(folder: str, vocab_size: int) -> TokenizerSettings:
     """Reads a folder's tokenizer; does not validate the lines of `vocab.txt`.
 
-    Added tokens have no embedding, and are left out, if their id is not below
-    `vocab_size`. Raises InputError if a file is invalid, or the tokenizer is
-    not BERT's.
+    Added tokens whose id is not below `vocab_size` have no embedding and are
+    left out. Raises InputError if a file is invalid, or the tokenizer is not
+    BERT's.
     """
     whole = settings_files.read(folder, TOKENIZER, _IN_TOKENIZER)
     own = settings_files.read(folder, SETTINGS, _IN_SETTINGS)
@@ -218,7 +218,7 @@ def _check_added(
             if vocab[number] != token.strip():
                 other = vocab[number]
         elif number < 0 or token in ids:
-            present = f", which has id {ids[token]}" if token in ids else ""
+            present = f", but it has id {ids[token]}" if token in ids else ""
             raise in_file(
                 folder,
                 f"ids of added tokens must follow the vocabulary's {len(vocab)}"
@@ -269,7 +269,7 @@ def _extra_tokens(
         )
         logging.warning(
             "%s adds %d tokens to its vocabulary (%s): transformers finds them "
-            "anywhere in a text, this project treats them as words%s",
+            "anywhere in a text, bert_tf treats them as words%s",
             folder,
             len(tokens),
             _quoted(tokens),
@@ -283,9 +283,9 @@ def _extra_tokens(
 def _warn_of_lost(
     added: Sequence[str], tokenizer: TokenizerSettings, folder: str
 ) -> None:
-    """Warns of added tokens that never occur in the words of a text."""
+    """Warns of added tokens that the tokenizer never finds in a text."""
     normalize = Normalizer(
-        # If the casing is unknown, both are possible.
+        # An unknown casing counts as cased, which changes fewer tokens.
         bool(tokenizer.do_lower_case),
         tokenizer.strip_accents,
     )
@@ -297,9 +297,10 @@ def _warn_of_lost(
     if lost:
         logging.warning(
             "%s has added tokens that never occur here (%s): the tokenizer "
-            "splits or changes such text before it looks for tokens, so texts "
-            "with it give different results than in transformers. Remove it "
-            "from the texts, or replace it by words and train the model again",
+            "splits or changes them before it looks for tokens, so texts with "
+            "them give different results than in transformers. Remove them "
+            "from the texts, or replace them by words and train the model "
+            "again",
             folder,
             _quoted(lost),
         )
@@ -325,7 +326,7 @@ def _warn_of_differences(settings: Mapping[str, Any], folder: str) -> None:
         differences.append(f"tokenizer_class={shortened(name)}")
     if differences:
         logging.warning(
-            "%s: the tokenizer differs from this project's (%s), so raw texts "
+            "%s: the tokenizer differs from bert_tf's (%s), so raw texts "
             "give different results",
             folder,
             ", ".join(differences),

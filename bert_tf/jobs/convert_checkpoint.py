@@ -73,12 +73,12 @@ def _report_metadata(
     if config.to == "google" and bert_config.hidden_act == "gelu_erf":
         logging.warning(
             "Google's code has only the tanh form of GELU and will refuse "
-            "gelu_erf; this project supports it"
+            "gelu_erf; bert_tf supports it"
         )
     if config.to == "google" and bert_config.is_left_to_right:
         logging.warning(
             "Google's code ignores attention_direction and attends in both "
-            "directions; this project attends from left to right"
+            "directions; bert_tf attends from left to right"
         )
     if target.vocab is None:
         logging.warning("No vocabulary was found. Pass `vocab_file`")
@@ -100,7 +100,7 @@ def _verify(
     if not conversion.has_transformers():
         logging.info(
             "transformers is not installed: Hugging Face's files were checked "
-            "by this project only"
+            "by bert_tf only"
         )
     lines, wrong = [], []
     for check in checks:

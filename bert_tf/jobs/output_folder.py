@@ -69,7 +69,7 @@ def claimed(
         any do.
 
     Raises:
-      InputError: The folder cannot be used, the run would overwrite a model
+      InputError: The folder cannot be used, the run would overwrite a file
         that it reads, a training with another seed is finished there, or
         another worker has other facts or files.
     """
@@ -177,9 +177,9 @@ def _compare(
 ) -> None:
     """Compares a run with the run that the folder holds.
 
-    Different facts are an error. Different settings are an error for several
-    trainings; for a single one, whose finished steps cannot be changed, they
-    are logged.
+    Different facts are an error, and so is another seed of a finished training.
+    Other different settings are an error for several trainings; for a single
+    one, whose finished steps cannot be changed, they are logged.
     """
     folder, before = config.output_dir, record.get("facts", {})
     for name, value in facts.items():
@@ -257,8 +257,8 @@ def _set_aside(folder: str, inputs: Iterable[str]) -> None:
     if not is_aside and not read_record(folder):
         raise InputError(
             "`overwrite_output_dir` replaces earlier runs only, and "
-            f"{folder} has files but no {FACTS}. Remove it yourself, or choose "
-            "another folder."
+            f"{folder} has files but no {FACTS}. Remove the folder yourself, "
+            "or choose another one."
         )
     run = [
         name
@@ -468,7 +468,7 @@ def _lock_holder(descriptor: int) -> str:
 
 
 def require_writable(folder: str) -> None:
-    """Raises InputError if a folder exists and cannot be written to."""
+    """Raises InputError if the path exists but is not a writable folder."""
     _require_folder(folder)
     if files.exists(folder):
         # The name is random because other workers may try this at once.

@@ -109,7 +109,7 @@ def plan(base: Trial, num_seeds: int, search: str | None = None) -> list[Trial]:
     """Returns the trials to run, one setting after another.
 
     Args:
-      base: The first trial; its setting is the only one without `search`.
+      base: Has the first seed and, without `search`, the only setting.
       num_seeds: The number of trials of each setting.
       search: A name in `SEARCHES`, or None.
     """
@@ -135,7 +135,7 @@ def run(
     *,
     writes: bool = True,
 ) -> Result:
-    """Runs the trials that are not finished and returns the best of all.
+    """Runs the unfinished trials and returns the best result of all trials.
 
     After each trial, `trials.json` and `trials.tsv` are updated, and weights
     that are no longer needed are discarded: while some seeds of a setting are
@@ -187,9 +187,10 @@ def run(
             results[trial] = _run(trial, run_one, output_dir, writes)
             update()
     best = update()
-    # Nothing is discarded here, so this ends even if no two runs are equal.
+    # Ends even if a trial never has the same result twice, since nothing is
+    # discarded here.
     while not best.kept:
-        logging.info("Training the best again: %s", best.trial.name)
+        logging.info("Training the best trial again: %s", best.trial.name)
         if writes:
             # If this run is killed, the old result must not count.
             files.remove(
@@ -204,7 +205,7 @@ def run(
             f"{results[trials[-1]].failure}"
         )
     _log([results[trial] for trial in trials])
-    logging.info("Kept by %s: %s", metric, best.trial.name)
+    logging.info("The best trial by %s: %s", metric, best.trial.name)
     return best
 
 
@@ -328,7 +329,8 @@ def read_result(folder: str, trial: Trial) -> Result | None:
     """Returns the result that is recorded in a trial's folder.
 
     Returns:
-      None if the trial is not finished, or was run with another setting.
+      None if the trial is not finished or had another setting, or its result
+      is damaged.
     """
     path = os.path.join(folder, RESULT)
     if not files.exists(path):

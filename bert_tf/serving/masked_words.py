@@ -58,15 +58,15 @@ class ServedMaskedLM(Served):
           texts: `text`, strings [B].
 
         Returns:
-          `num_blanks`, the number of masks, int32 [B]; and for the M
-          masks of the text with most of them, in text order, `words`, the most
-          likely first, strings [B, M, k], and their `probabilities`, float32
-          [B, M, k]. Texts with fewer masks are padded with "" and 0.
+          `num_blanks`, the number of masks of each text, at most M, int32 [B];
+          and for each mask, in text order, `words`, the most likely first,
+          strings [B, M, k], and their `probabilities`, float32 [B, M, k]. Texts
+          with fewer than M masks are padded with "" and 0.
         """
         return self.answer_tokens(self.features(texts))
 
     def answer_tokens(self, features: Tensors) -> dict[str, tf.Tensor]:
-        """Returns the same from `INPUTS`, int32 [B, S]."""
+        """Returns the results of `answer` from `INPUTS`, int32 [B, S]."""
         positions = tf.where(features["input_ids"] == self._mask_id)  # [N, 2]
         logits = self._logits(features, positions)
         answer = best_words(logits, len(self.encoding.vocab), self.top_k)

@@ -36,7 +36,7 @@ class AnswerRules:
 
     Attributes:
       n_best_size: Number of starts and ends considered in each window, and of
-        answers listed. If they make no span, all are considered.
+        answers listed. If these make no span, all starts and ends are used.
       max_answer_length: Largest number of tokens of an answer.
       with_negative: Whether a question may have no answer (SQuAD 2.0).
       null_score_diff_threshold: There is no answer if the null odds are
@@ -84,9 +84,9 @@ class Prediction:
     Attributes:
       text: A slice of the context, or "" for no answer; for
         `predictions.json`.
-      nbest: The best answers with `text`, `probability` (the sum is 1, or 0
-        without any span), `start_logit` and `end_logit`; for
-        `nbest_predictions.json`.
+      nbest: The best answers with `text`, `probability` (the sum is 1; 0 if
+        there is no span but must be an answer), `start_logit` and `end_logit`;
+        for `nbest_predictions.json`.
       null_odds: The null score minus the score of the best span, for
         `null_odds.json`; None unless questions may have no answer.
       best_span: The text of the best span, even if "no answer" is more likely;
@@ -139,7 +139,7 @@ def find_answer(
     then the end with the higher logit. Of equal texts the first is kept.
 
     Without any candidate, as when the best starts are all in a long question,
-    all pairs of the windows are considered. The original answers "empty" (SQuAD
+    all starts and ends are considered. The original answers "empty" (SQuAD
     1.1) or crashes (2.0) there. A context without tokens has the answer "" with
     the probability 0; if questions may have no answer, with the probability 1
     and the null odds `ODDS_WITHOUT_SPAN`.
@@ -256,7 +256,7 @@ def _context_tokens(
     logits: np.ndarray,
     rules: AnswerRules,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the best context tokens, by index in the window, and logits."""
+    """Returns the best context tokens, by index in the context, and logits."""
     tokens = np.asarray(positions[: rules.n_best_size]) - window.first
     is_context = (tokens >= 0) & (tokens < len(window.starts))
     logits = np.asarray(logits[: rules.n_best_size], np.float64)

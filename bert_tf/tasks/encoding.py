@@ -30,12 +30,12 @@ from bert_tf.tokenization.wordpiece import FullTokenizer
 
 Item = TypeVar("Item")
 
-# One process tokenizes these in 3 or 4 s; starting more takes 1 s.
+# One process tokenizes these in 3 or 4 s; starting more processes takes 1 s.
 _EXAMPLES_FOR_ONE = 1 << 17
 
 _NUM_SAMPLES = 3
 
-# A pair with a token of each text.
+# The length of a pair of two texts of one token.
 _LEAST_OF_PAIR = 5
 
 
@@ -221,7 +221,7 @@ class RowEncoding(TextEncoding, abc.ABC, Generic[Item]):
 
     @property
     def of_records(self) -> Self:
-        """The encoding without fields that do not shape rows."""
+        """The encoding, with fields that do not affect rows reset."""
         return self
 
     def make_blocks(
@@ -290,15 +290,17 @@ class Encoding(RowEncoding[Example]):
       labels: The names of the classes, or of the choices, in the order of
         their ids; none for regression.
       num_choices: The number of choices for multiple choice, otherwise 0.
-      doc_stride: If given, longer texts become windows, which start this many
-        tokens apart, and each window is a row. Of a pair that is too long, the
-        longer text (the second if equal) becomes windows, and the other one is
-        truncated as it would be without windows. None truncates texts.
+      doc_stride: If given, texts that are too long become windows, which start
+        this many tokens apart, and each window is a row. Of a pair that is too
+        long, the longer text (the second if equal) becomes windows, and the
+        other one is truncated as it would be without windows. None truncates
+        texts.
       window_pooling: How the logits of a text's windows are pooled, one of
         `windows.WINDOW_POOLINGS`.
 
     Raises:
-      InputError: There are windows for multiple choice, or without room.
+      InputError: `doc_stride` is given for multiple choice or similarity, or
+        `max_seq_length` is too small for it, or `window_pooling` is unknown.
     """
 
     problem: str
@@ -312,7 +314,9 @@ class Encoding(RowEncoding[Example]):
             return
         require_choice("window_pooling", self.window_pooling, WINDOW_POOLINGS)
         if self.problem in ("multiple_choice", "similarity"):
-            raise InputError(f"doc_stride does not support {self.problem}.")
+            raise InputError(
+                f"`doc_stride` does not support {self.problem}. Leave it out."
+            )
         if self.max_seq_length < _LEAST_OF_PAIR:
             raise wrong_value(
                 "max_seq_length",
@@ -332,7 +336,7 @@ class Encoding(RowEncoding[Example]):
 
     @property
     def of_records(self) -> Self:
-        # Pooling concerns the logits of rows.
+        # Pooling affects the logits of rows, not the rows.
         return dataclasses.replace(self, window_pooling="mean")
 
     def fingerprint(self, example: Example) -> bytes:
@@ -389,8 +393,8 @@ class Encoding(RowEncoding[Example]):
             ),
             "num_windows": np.repeat(counts, counts),
         }
-        # The sequences of similar texts, or of choices, form one row. Only rows
-        # of windows have features of windows.
+        # The sequences of two texts to compare, or of choices, form one row.
+        # Only rows of windows have features of windows.
         batch = {
             feature.name: batch[feature.name].reshape(-1, *feature.shape)
             for feature in self.schema

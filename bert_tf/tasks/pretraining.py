@@ -162,7 +162,7 @@ class PretrainingTask(Task):
 
 
 def _next_sentence_weights(features: Mapping):
-    """Returns 1 for each example of a row, float32 [B, K]."""
+    """Returns 1 for each example of a row, else 0, float32 [B, K]."""
     labels = features["next_sentence_labels"]
     ones = ops.ones_like(labels, dtype="float32")
     return features.get("next_sentence_weights", ones)

@@ -175,7 +175,7 @@ class TaggingTask(FineTuningTask):
 class FeatureTaggingTask(TaggingTask):
     """The task of `run_ner.py --mode=feature_based`; table 7 of the paper.
 
-    Takes the arguments of `TaggingTask`, then the arguments of
+    Takes `config` and `encoding` as `TaggingTask` does, then options of
     `BertFeatureTagger`.
 
     Raises:

@@ -7,20 +7,20 @@ import keras
 import numpy as np
 from keras import ops
 
-# They compare numbers of labels with probabilities.
+# Metrics that compare numbers of labels with probabilities.
 _OF_NUMBERS = (
     keras.metrics.SparseCategoricalAccuracy,
     keras.metrics.SparseTopKCategoricalAccuracy,
     keras.metrics.SparseCategoricalCrossentropy,
 )
-# They compare 0 and 1 with probabilities.
+# Metrics that compare 0 or 1 for each label with probabilities.
 _OF_PROBABILITIES = (
     keras.metrics.FBetaScore,
     keras.metrics.CategoricalAccuracy,
     keras.metrics.CategoricalCrossentropy,
     keras.metrics.TopKCategoricalAccuracy,
 )
-# They do so for one label: for the last one of two.
+# Metrics that do so for one label: of two labels, for the last one.
 _OF_ONE_LABEL = (
     keras.metrics.AUC,
     keras.metrics.BinaryAccuracy,
@@ -45,7 +45,7 @@ def of_logits(metrics: Any, problem: str) -> Any:
       problem: The problem of the classifier.
 
     Returns:
-      The same, with `LabelMetric` around the metrics that need it.
+      `metrics`, with `LabelMetric` around each metric that needs it.
     """
     if metrics is None or problem == "regression":
         return metrics
@@ -76,9 +76,9 @@ def _wrap(problem: str, metric: Any) -> Any:
 
 
 def _is_of_logits(metric: keras.metrics.Metric) -> bool:
-    """Returns whether a metric was made for logits: 0 is a probability of 0.5.
+    """Returns whether a metric was made for logits.
 
-    No label has a threshold of 0 for its probability.
+    A threshold of 0 is for logits: probabilities are never below it.
     """
     config = metric.get_config()
     limits = [config.get(name) for name in ("threshold", "thresholds")]
@@ -93,7 +93,7 @@ class LabelMetric(keras.metrics.Metric):
 
     For single_label, a metric of one label, such as `AUC`, gets the last of two
     labels. With more labels, or with its arguments `class_id`, `top_k` or
-    `multi_label`, it gets 0 and 1 for each.
+    `multi_label`, it gets 0 or 1 for each label.
 
     Args:
       metric: The metric.
@@ -117,7 +117,7 @@ class LabelMetric(keras.metrics.Metric):
             self._direction = metric._direction
 
     def update_state(self, y_true, y_pred, sample_weight=None):
-        """Adds labels [B], or 0 to 1 for each [B, C], and logits [B, C]."""
+        """Adds labels [B], or 0 to 1 per label [B, C], and logits [B, C]."""
         from_logits = self._options.get("from_logits", False)
         if self.problem == "multi_label":
             values = y_pred if from_logits else ops.sigmoid(y_pred)

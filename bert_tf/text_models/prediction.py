@@ -65,7 +65,7 @@ class PredictingTextModel(TrainableModel, abc.ABC):
           y: Their labels, or None.
 
         Raises:
-          InputError: There are no texts, or more or fewer labels.
+          InputError: There are no texts, or not as many labels as texts.
         """
         columns = as_columns(x, ("text_a", "text_b"))
         if not columns[0]:
@@ -82,7 +82,7 @@ class PredictingTextModel(TrainableModel, abc.ABC):
         ]
 
     def _answers(self, x: Any, batch_size: int, progress: Progress) -> Any:
-        """Returns the answer for each of several texts, which have one row."""
+        """Returns the answers for several texts, each of which has one row."""
         task, examples = self.make_task(), self.examples(x, None)
 
         def decode(batch: Mapping, outputs: Mapping) -> dict[str, Any]:

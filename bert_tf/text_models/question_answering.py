@@ -57,8 +57,8 @@ class QuestionAnswerer(TextModel):
     answer.
 
     `predict` returns a list of dicts, or one dict for one pair: `answer`, its
-    probability `score` among the best, and its position in the text, `start` to
-    `end`. If there is no answer, they are "", -1 and -1. `evaluate` and
+    probability `score` among the best answers, and its position in the text,
+    `start` to `end`, both -1 if `answer` is "", no answer. `evaluate` and
     `fit(validation_data=...)` return the official scores, such as `exact_match`
     and `f1`, in percent.
 
@@ -269,10 +269,10 @@ def _question(number: int, text: str, context: str, answer: Any) -> Question:
 
 
 def _answers(answer: Any, context: str, number: int) -> tuple[Answer, ...]:
-    """Returns the answers that a value of any form has.
+    """Returns the answers in a value of any form that `fit` takes.
 
     Raises:
-      InputError: If the value has none of the forms.
+      InputError: If the value has another form.
     """
     try:
         if isinstance(answer, Mapping) and answer:

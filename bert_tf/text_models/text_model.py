@@ -210,7 +210,7 @@ class TextModel(TrainableTextModel):
 
         Args:
           kind: The class, a `TextEncoding`, such as `tasks.encoding.Encoding`.
-          **fields: Its own fields.
+          **fields: The fields that the class adds.
         """
         tokenizer = self.tokenizer
         return kind(
@@ -251,8 +251,8 @@ class TextModel(TrainableTextModel):
     def load_lora_weights(self, filepath: str | os.PathLike[str]) -> None:
         """Loads adapters written by `save_lora_weights`; labels must match.
 
-        See `BertModel.load_lora_weights`. The files of PEFT have no labels; the
-        rows of their head must be in the order of the model's.
+        See `BertModel.load_lora_weights`. PEFT's files have no labels; the rows
+        of the head in them must be in the order of the model's labels.
         """
         had_adapters = self.model.adapters()
         adapters.load(self.model, filepath, **self._lora_facts())
@@ -288,7 +288,7 @@ class TextModel(TrainableTextModel):
           filepath: The folder of all versions.
           name: The model's name on the server.
           version: The number of the version. By default the time in seconds,
-            or the number after the highest that exists.
+            or the number after the highest that exists, if it is higher.
           num_parts: The number of parts of each layer, which a server computes
             in parallel. 2 lowers the latency of single requests if the server
             has the flags in docs/guide/serving.md.
@@ -304,7 +304,7 @@ class TextModel(TrainableTextModel):
         if any(layer.quantization_mode for _, layer in dense_layers(self)):
             raise InputError(
                 f"{self.name} is quantized. Call export before quantize, or "
-                "model.export of the attribute model, which takes token ids."
+                "export its attribute model, which takes token ids."
             )
         warn_if_random(self.model)
         # Needs TensorFlow Text.

@@ -73,8 +73,8 @@ def _check_token(token: str, where: str, index: int) -> None:
         )
     if not token and index != _BLANK_OF_GOOGLE:
         logging.warning(
-            "%s:%d: the token is empty and never occurs, but the tokens after "
-            "it count it. If it is not in the original, remove it",
+            "%s:%d: the token is empty and never occurs, but has an id. If the "
+            "original has no such line, remove it",
             where,
             index + 1,
         )

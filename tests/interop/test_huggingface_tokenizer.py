@@ -189,7 +189,7 @@ def test_a_token_without_an_embedding_is_left_out(read, caplog):
         ({"x": 23, "y": 25}, "no token has id 24, but 'y' has 25"),
         ({"x": 0}, r"both '\[PAD\]' and 'x' have id 0"),
         ({"x": 23, "y": 23}, "both 'x' and 'y' have id 23"),
-        ({"a": 23}, "vocabulary's 23; got 'a' with id 23, which has id 5"),
+        ({"a": 23}, "vocabulary's 23; got 'a' with id 23, but it has id 5"),
         ({"x": -1}, "vocabulary's 23; got 'x' with id -1"),
         ({"x": "23"}, "integer ids; got 'x' with id '23'"),
         ({"x": True}, "integer ids; got 'x' with id True"),

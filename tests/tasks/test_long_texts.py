@@ -201,7 +201,7 @@ def test_every_text_counts_once(problem):
         ({"window_pooling": "sum"}, "one of mean or max; got 'sum'"),
         (
             {"problem": "multiple_choice"},
-            "doc_stride does not support multiple_choice",
+            "`doc_stride` does not support multiple_choice",
         ),
     ],
 )

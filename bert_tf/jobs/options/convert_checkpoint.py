@@ -4,7 +4,7 @@
         --input=uncased_L-12_H-768_A-12 --output_dir=bert-base \\
         --to=huggingface --verify
 
-reads a TF1 checkpoint (a prefix or a directory; this project trains in that
+reads a TF1 checkpoint (a prefix or a directory; bert_tf trains in that
 format), a Hugging Face folder, `hf://owner/name[@revision]`, a `.keras` file or
 one of Google's models by name, and writes a directory with the weights, the
 configuration and the vocabulary. It reports what became of every variable. If a
@@ -34,7 +34,7 @@ class ConvertCheckpointConfig(Options):
     input: str = option(f"Checkpoint to convert: {READ_FORMATS}.")
     output_dir: str = option("Directory to create; new or empty.")
     to: str = option(
-        "Format to write: google (TF1, from which this project trains), "
+        "Format to write: google (TF1, from which bert_tf trains), "
         "huggingface (safetensors) or keras (a .keras file).",
         choices=WRITTEN_FORMATS,
     )

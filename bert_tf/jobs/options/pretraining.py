@@ -135,8 +135,8 @@ class PretrainingConfig(
         at_least=0,
     )
     skip_corrupt_records: bool = option(
-        "Whether to skip the damaged parts of record files, which are read "
-        "through first. The log and the results report how much was skipped.",
+        "Whether to skip the damaged parts of record files; all files are read "
+        "through first. The log and the results report how many were skipped.",
         default=False,
     )
     next_sentence: bool = option(

@@ -111,8 +111,8 @@ class SquadConfig(DistillationOptions):
         default=False,
     )
     verbose_logging: bool = option(
-        "Ignored, for old command lines: the original warned of answers that "
-        "it did not find in their text, which are not searched for here.",
+        "Ignored, for old command lines: the original logged predictions that "
+        "it did not find in their text; here they are slices of the text.",
         default=False,
     )
 
