@@ -81,8 +81,8 @@ def run(config: CorpusEnginesConfig) -> list[dict[str, object]]:
             for side in config.sides:
                 rows.append(measure(side, float(size), folder))
                 print(rows[-1], file=sys.stderr)
-    if config.output:
-        files.write_text(config.output, json.dumps(rows, indent=1))
+                if config.output:
+                    files.write_text(config.output, json.dumps(rows, indent=1))
     comparison.publish(section(rows), config.page, "engines")
     return rows
 

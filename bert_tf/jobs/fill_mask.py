@@ -107,7 +107,8 @@ def _require_next_sentence(pretrained: Pretrained) -> None:
     if is_random or any(n not in pretrained.weights for n in NEXT_SENTENCE):
         raise InputError(
             f"{pretrained.path} has no next-sentence head, which a pair of "
-            f"texts needs: its head is {pretrained.head}."
+            "texts needs. Pass a checkpoint of pre-training with that head, or "
+            "texts without a second text."
         )
 
 

@@ -373,7 +373,7 @@ def test_missing_workers_are_named(free, there, caplog):
     missing = f"worker 2 at {free[1]} (Connection refused), worker 3 at nowhere"
     expected = re.escape(f"within 0 seconds: {missing}")
     with pytest.raises(InputError, match=expected):
-        wait_for_workers(free[0], others, most_seconds=0.05)
+        wait_for_workers(free[0], others, most_seconds=0.4)
     assert f"Waiting for {missing}" in caplog.text
 
 
