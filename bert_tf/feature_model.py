@@ -166,16 +166,32 @@ class FeatureModel(TrainableModel):
 
     @functools.wraps(keras.Model.fit)
     def fit(self, *args, **kwargs):
-        arguments = _batched(keras.Model.fit, args, kwargs, shuffle=True)
-        return super().fit(**arguments)
+        return super().fit(**self._batched("fit", args, kwargs))
 
     @functools.wraps(keras.Model.evaluate)
     def evaluate(self, *args, **kwargs):
-        return super().evaluate(**_batched(keras.Model.evaluate, args, kwargs))
+        return super().evaluate(**self._batched("evaluate", args, kwargs))
 
     @functools.wraps(keras.Model.predict)
     def predict(self, *args, **kwargs):
-        return super().predict(**_batched(keras.Model.predict, args, kwargs))
+        return super().predict(**self._batched("predict", args, kwargs))
+
+    def _batched(self, method: str, args, kwargs) -> dict[str, Any]:
+        """Returns arguments by name, with arrays as datasets if possible.
+
+        See `data.arrays`. On several devices, Keras shards the arrays.
+        """
+        signature = inspect.signature(getattr(keras.Model, method))
+        arguments = dict(signature.bind(self, *args, **kwargs).arguments)
+        del arguments["self"]
+        arguments |= arguments.pop("kwargs", {})
+        if keras.config.backend() != "tensorflow":
+            return arguments
+        if self.distribute_strategy.num_replicas_in_sync > 1:
+            return arguments
+        from bert_tf.data import arrays
+
+        return arrays.batched(arguments, shuffle=method == "fit")
 
     def check_features(self, inputs) -> dict:
         """Returns the features that are not None, as tensors or arrays.
@@ -529,22 +545,6 @@ class FeatureModel(TrainableModel):
             input_signature=input_signature or [features],
             **kwargs,
         )
-
-
-def _batched(method, args, kwargs, shuffle=False) -> dict[str, Any]:
-    """Returns arguments by name, with arrays as datasets if possible.
-
-    See `data.arrays`.
-    """
-    bound = inspect.signature(method).bind(None, *args, **kwargs)
-    arguments = dict(bound.arguments)
-    del arguments["self"]
-    arguments |= arguments.pop("kwargs", {})
-    if keras.config.backend() != "tensorflow":
-        return arguments
-    from bert_tf.data import arrays
-
-    return arrays.batched(arguments, shuffle)
 
 
 def _converted(name: str, value) -> Any:

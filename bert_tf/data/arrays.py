@@ -76,7 +76,6 @@ def _dataset(columns, batch_size: int, shuffle: bool) -> tf.data.Dataset | None:
         or shuffle not in (True, False)
         or not all(map(_is_plain, leaves))
         or len({len(x) for x in leaves}) != 1
-        or tf.distribute.has_strategy()
     ):
         return None
     with tf.device("CPU"):
