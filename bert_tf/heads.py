@@ -37,7 +37,7 @@ def add_output_weights(
     width: int,
     initializer: keras.Initializer | None = None,
 ) -> None:
-    """Adds the weights for `units` scores of vectors of `width`.
+    """Adds weights that map vectors of size `width` to `units` scores.
 
     Adds them directly to `layer`: the original's classifier weights have no
     scope. The default initializer is the original's for fine-tuning, which

@@ -55,7 +55,7 @@ def encode_batch(
     Args:
       schema: The features of an example.
       batch: For each feature an array [n, *shape] of integers or floats. A call
-        has the overhead of about 400 rows, so pass a thousand or more.
+        costs as much as about 400 more rows, so pass a thousand or more.
 
     Returns:
       n serialized `tf.train.Example` protos, keys in sorted order.
@@ -582,7 +582,8 @@ class RecordFiles:
             if path not in self.paths:
                 logging.warning("%s holds no records.", path)
         if not self.paths:
-            raise InputError(f"No records in {listed(paths) or 'no files'}.")
+            places = f" in {listed(paths)}" if paths else ""
+            raise InputError(f"No records{places}.")
 
     def __len__(self) -> int:
         return len(self.paths)

@@ -1,7 +1,7 @@
 """Downloads large files over HTTP and resumes interrupted downloads.
 
-A server may be wrong or hostile: a download is limited in size, must make
-progress, and ends with one line that says what the server did.
+A server may be wrong or hostile: a download is limited in size and must make
+progress; an error is one line that says what the server did.
 """
 
 import http
@@ -28,7 +28,7 @@ _BLOCK = 2**20
 _TIMEOUT_SECONDS = 30.0
 # The minimum number of bytes per timeout: a modem sends three times as many.
 _LEAST_BYTES = 2**16
-# A download fails after so many consecutive connections with fewer bytes.
+# A download fails after this many connections in a row below `_LEAST_BYTES`.
 _MOST_SHORT_ATTEMPTS = 5
 
 

@@ -221,8 +221,9 @@ def _check_added(
             present = f", but it has id {ids[token]}" if token in ids else ""
             raise in_file(
                 folder,
-                f"ids of added tokens must follow the vocabulary's {len(vocab)}"
-                f"; got {shortened(token)} with id {number}{present}.",
+                "added tokens must not be in the vocabulary and need "
+                f"ids from {len(vocab)} on; got {shortened(token)} with id "
+                f"{number}{present}.",
             )
         if other != token:
             raise in_file(
@@ -260,9 +261,9 @@ def _extra_tokens(
     if more or beyond:
         tokens = [added[n] for n in (*more, *beyond)]
         faults = "".join(
-            f"; {count} left out, {reason}"
+            f"; {count} ignored, {reason}"
             for count, reason in (
-                (len(odd), "with outer white space or several lines"),
+                (len(odd), "with leading or trailing spaces, or line breaks"),
                 (len(beyond), "without an embedding"),
             )
             if count
@@ -296,7 +297,7 @@ def _warn_of_lost(
     ]
     if lost:
         logging.warning(
-            "%s has added tokens that never occur here (%s): the tokenizer "
+            "%s has added tokens that bert_tf never finds (%s): the tokenizer "
             "splits or changes them before it looks for tokens, so texts with "
             "them give different results than in transformers. Remove them "
             "from the texts, or replace them by words and train the model "

@@ -46,7 +46,7 @@ _HARMLESS = {
     "target_modules",
     "task_type",
 }
-# Some initial values of adapters change the other weights.
+# The supported values. Other ways to initialize adapters change the model.
 _VALUES = {
     "peft_type": ("LORA",),
     "bias": ("none",),

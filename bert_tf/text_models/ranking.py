@@ -1,7 +1,8 @@
 """Lists of documents, from which `TextClassifier` learns to rank.
 
 A list has a query, a positive document and negatives, and becomes the choices
-of an example: D pairs of texts, where D is the length of the longest list.
+of an example: D pairs of texts, where D is the number of documents of the
+longest list.
 """
 
 import dataclasses
@@ -33,8 +34,8 @@ def require_scores(problem: str, labels: Sequence[str], name: str) -> None:
     has_two = problem == "single_label" and len(labels) == 2
     if problem != "regression" and not has_two:
         raise InputError(
-            f"{name} needs a regression or a model with two labels; this is "
-            f"{problem} with {len(labels)} labels."
+            f"{name} needs a regression or a model with two labels of which "
+            f"one is right; got {problem} with {len(labels)} labels."
         )
 
 

@@ -224,7 +224,7 @@ def test_checkpoints_are_merged(tmp_path):
         again = BertClassifier.from_pretrained(tmp_path / path)
         assert not again.adapters()
         assert_close(outputs(again), expected)
-    with pytest.raises(InputError, match="Load it before you call enable_lora"):
+    with pytest.raises(InputError, match="Load the checkpoint before you"):
         bert_tf.load_checkpoint(model, tmp_path / "saved")
 
 

@@ -170,7 +170,7 @@ def test_added_tokens_follow_the_vocabulary(
 def test_replaces_a_token_that_cannot_be_a_line(read, caplog, token):
     found = read(VOCAB, added={token: 23, "y": 24})
     assert found.vocab == (*VOCAB, "[unused23]", "y")
-    assert "; 1 left out, with outer white space" in warning(caplog)
+    assert "; 1 ignored, with leading or trailing" in warning(caplog)
 
 
 def test_a_token_without_an_embedding_is_left_out(read, caplog):
@@ -179,7 +179,7 @@ def test_a_token_without_an_embedding_is_left_out(read, caplog):
     assert found.vocab == (*VOCAB, *(f"e{n}" for n in range(23, 28)))
     message = warning(caplog)
     assert "adds 7 tokens to its vocabulary" in message
-    assert "; 2 left out, without an embedding" in message
+    assert "; 2 ignored, without an embedding" in message
 
 
 @pytest.mark.parametrize(
@@ -189,8 +189,8 @@ def test_a_token_without_an_embedding_is_left_out(read, caplog):
         ({"x": 23, "y": 25}, "no token has id 24, but 'y' has 25"),
         ({"x": 0}, r"both '\[PAD\]' and 'x' have id 0"),
         ({"x": 23, "y": 23}, "both 'x' and 'y' have id 23"),
-        ({"a": 23}, "vocabulary's 23; got 'a' with id 23, but it has id 5"),
-        ({"x": -1}, "vocabulary's 23; got 'x' with id -1"),
+        ({"a": 23}, "from 23 on; got 'a' with id 23, but it has id 5"),
+        ({"x": -1}, "from 23 on; got 'x' with id -1"),
         ({"x": "23"}, "integer ids; got 'x' with id '23'"),
         ({"x": True}, "integer ids; got 'x' with id True"),
     ],
@@ -238,7 +238,7 @@ def test_names_added_tokens_that_never_occur(
     vocab = (*VOCAB, *tokens) if is_known else VOCAB
     found = read(vocab, settings=settings, added=added)
     assert found.vocab == (*VOCAB, *tokens)
-    assert f"never occur here ({lost}" in caplog.records[-1].getMessage()
+    assert f"bert_tf never finds ({lost}" in caplog.records[-1].getMessage()
     assert len(caplog.records) == 2 - is_known
     ids = FullTokenizer(found.vocab, do_lower_case).encode(" ".join(tokens))
     assert {found.vocab.index(x) for x in ("<x>", "a b", "[E11]")}.isdisjoint(
