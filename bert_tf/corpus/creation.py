@@ -283,12 +283,18 @@ def serialize_chunk(
         masked_as_random=masked.num_random,
         masked_as_kept=masked.num_kept,
     )
-    data = records.frame(records.encode_batch(config.schema, batch))
-    if chunk.is_compressed:
-        data = records.compress(data)
+    # In pieces of one size, since the bytes of a gzip file depend on them.
+    pieces = []
+    for start in range(0, len(spans), DEFAULT_SIZES.instances):
+        rows = slice(start, start + DEFAULT_SIZES.instances)
+        piece = {name: values[rows] for name, values in batch.items()}
+        data = records.frame(records.encode_batch(config.schema, piece))
+        pieces.append(records.compress(data) if chunk.is_compressed else data)
     num_samples = NUM_SAMPLES if chunk.first == 0 else 0
     samples = {name: values[:num_samples] for name, values in batch.items()}
-    return WrittenChunk(chunk.shard, len(spans), data, counts, samples)
+    return WrittenChunk(
+        chunk.shard, len(spans), b"".join(pieces), counts, samples
+    )
 
 
 def create(

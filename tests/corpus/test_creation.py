@@ -15,7 +15,12 @@ from bert_tf import files
 from bert_tf.corpus import creation
 from bert_tf.corpus import text as text_module
 from bert_tf.corpus.creation import Chunk, OutputPlan
-from bert_tf.corpus.settings import CreationConfig, PieceSizes
+from bert_tf.corpus.settings import (
+    CLUSTER_SIZES,
+    DEFAULT_SIZES,
+    CreationConfig,
+    PieceSizes,
+)
 from bert_tf.corpus.text import EncodedBlock, TextBlock
 from bert_tf.data import records
 from bert_tf.errors import InputError
@@ -227,6 +232,19 @@ def test_files_do_not_depend_on_the_division_of_the_work(
         )
         found.append((plain, gzip.decompress(packed)))
     assert found == [found[0]] * 5
+
+
+def test_larger_chunks_give_the_same_gzip_file(tmp_path, vocab_file):
+    """Those of a cluster are larger than those of one machine."""
+    text = write_text(tmp_path / "text.txt")
+    found = []
+    for number, sizes in enumerate((DEFAULT_SIZES, CLUSTER_SIZES)):
+        path = tmp_path / str(number) / "x.tfrecord.gz"
+        config = make_config(text, path, vocab_file, dupe_factor=200)
+        manifest = creation.create(config, 1, sizes)
+        found.append(path.read_bytes())
+    assert manifest["counts"]["instances"] > 2 * DEFAULT_SIZES.instances
+    assert found[0] == found[1]
 
 
 def test_the_manifest_describes_the_records(tmp_path, vocab_file):
