@@ -40,7 +40,7 @@ NAMED_SIZES = {
 }
 _NUMBER = r"([1-9]\d{0,18})"
 _GRID_NAME = re.compile(f"L-{_NUMBER}_H-{_NUMBER}(?:_A-{_NUMBER})?")
-# The width of a head in all published models.
+# The width of a head in all of Google's published models.
 _HEAD_WIDTH = 64
 
 # Far above any BERT. Without these limits, mistakes show when memory runs out.
@@ -72,8 +72,8 @@ class BertConfig:
 
     Attributes:
       vocab_size: Number of tokens in the vocabulary.
-      hidden_size: Width of the encoder, a multiple of num_attention_heads. As
-        in the original, this is checked when a model is made.
+      hidden_size: Width of the encoder, a multiple of num_attention_heads. The
+        constructor does not check this; `from_dict` and the models do.
       num_hidden_layers: Number of transformer blocks.
       num_attention_heads: Attention heads of each block.
       intermediate_size: Width of the feed-forward layer.

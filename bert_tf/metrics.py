@@ -12,7 +12,8 @@ imported on first use:
     pearson, spearman                     a number, [n]
 
 The metrics of answers (`squad_v1`, `squad_v2`, `korquad_v1`) and of entities
-(`entity_scores`) equal the official scripts' metrics.
+(`entity_scores`) equal the official scripts' metrics, except where their
+docstrings say so.
 """
 
 import functools
@@ -72,7 +73,10 @@ def f1(labels: Any, predictions: Any, positive_class: int = 1) -> float:
 
 @_quiet
 def macro_f1(labels: Any, predictions: Any) -> float:
-    """Returns the mean F1 of the classes that are labels or predicted."""
+    """Returns the mean F1 of the classes that are labels or predicted.
+
+    For multi-label problems, of all labels, with 0 for an unused one.
+    """
     from sklearn import metrics
 
     return metrics.f1_score(

@@ -39,7 +39,7 @@ class Masked:
     ids: np.ndarray  # int32 [n, P], the original tokens, then 0.
     weights: np.ndarray  # float32 [n, P], 1 for predictions, 0 for padding.
     num_mask: int  # Tokens replaced by [MASK].
-    num_random: int  # Tokens replaced by a random word.
+    num_random: int  # Tokens replaced by a random token.
     num_kept: int  # Tokens to predict that were left unchanged.
 
 

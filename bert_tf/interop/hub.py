@@ -52,7 +52,7 @@ _REFUSED = (401, 403, 404)
 
 
 def download(reference: str) -> str:
-    """Downloads a model, never pickles; returns its folder in the cache.
+    """Downloads a model without pickle files; returns its cached folder.
 
     Args:
       reference: `hf://owner/name`, or `hf://owner/name@revision` with a branch,
@@ -87,7 +87,8 @@ def download(reference: str) -> str:
         if other:
             raise unsupported_format(other, name)
         raise InputError(
-            f"{name} has no {WHOLE}; none of its {len(names)} files is one."
+            f"{name} has no {WHOLE} or {INDEX} among the {len(names)} files at "
+            "its root. Pass another repository."
         )
     with _converting_errors(hub, reference):
         folder = hub.snapshot_download(

@@ -124,7 +124,7 @@ def _dropout(start: Start) -> dict[str, float]:
 
 def _facts(config: NerConfig) -> dict[str, Any]:
     """Returns what all runs of one training have in common."""
-    # The head of feature_based is an encoder.
+    # A feature_based model is saved as an encoder, so its problem is set here.
     facts: dict[str, Any] = {"problem": "token", "mode": config.mode}
     if config.mode == "feature_based":
         names = named(NerConfig, needs="mode=feature_based")

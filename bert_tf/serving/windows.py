@@ -131,7 +131,7 @@ def max_context(
     left = tf.ragged.range(tokens.row_lengths()).values
     length = tf.gather(tokens.row_lengths(), window)
     around = tf.minimum(left, length - 1 - left)
-    # In double precision, as in NumPy, the same scores are equal.
+    # In float64, as in NumPy, so that the same scores are equal in both.
     score = tf.cast(around, tf.float64) + 0.01 * tf.cast(length, tf.float64)
     token = tokens.values
     best = tf.math.unsorted_segment_max(score, token, num_tokens)
@@ -153,7 +153,7 @@ def pack_windows(
       tokenizer: Packs the tokens.
       ids: The tokens of the texts, or of the first and second texts of pairs,
         int32, ragged [B, (T)].
-      encoding: The lengths.
+      encoding: Has `max_seq_length` and `doc_stride`.
 
     Returns:
       The index of the text of each window, int64 [W], and the inputs of the

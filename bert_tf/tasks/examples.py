@@ -303,8 +303,8 @@ def _check_header(
         `tables.read`.
       where: The place of the header.
       target: What the labels are.
-      is_fixed: Whether the layout always has a header. Then an example is
-        skipped, as in the original.
+      is_fixed: Whether the first row is always skipped as the header, even
+        if it looks like an example, as in the original.
       warn: Whether to log warnings.
     """
     label, key = header.get("label"), header.get("id")

@@ -650,8 +650,8 @@ def _only_labeled(features: Features) -> Features:
 def _count_windows_relatively(arrays: dict[str, np.ndarray]) -> None:
     """Divides `num_windows` by its mean over the texts with labels.
 
-    So the task needs no `rows_per_example`, which differs between the parts of
-    a `tf.data.Dataset`.
+    The task then needs no `rows_per_example`, which would differ between the
+    parts in which `fit` reads a `tf.data.Dataset`.
     """
     counts = arrays["num_windows"]
     is_text = arrays["window_numbers"] == 0

@@ -224,7 +224,7 @@ def test_unknown_revisions_and_repositories(there):
     [
         ("pytorch_model.bin", "owner/name has no .* a pickle"),
         ("tf_model.h5", "the TensorFlow format"),
-        ("README.md", "none of its 2 files is one"),
+        ("README.md", "among the 2 files at its root"),
     ],
 )
 def test_downloads_nothing_without_safetensors(
