@@ -18,6 +18,8 @@ from bert_tf.data import pipeline
 _BATCH_SIZE = 32
 # Arguments with which Keras has to read the arrays itself.
 _OTHER_ARGUMENTS = (
+    # From `fit`, after each epoch: Keras has the data already.
+    "_use_cached_eval_dataset",
     "class_weight",
     "steps",
     "steps_per_epoch",

@@ -235,7 +235,7 @@ def test_files_do_not_depend_on_the_division_of_the_work(
 
 
 def test_larger_chunks_give_the_same_gzip_file(tmp_path, vocab_file):
-    """Those of a cluster are larger than those of one machine."""
+    """A cluster's chunks are larger than one machine's."""
     text = write_text(tmp_path / "text.txt")
     found = []
     for number, sizes in enumerate((DEFAULT_SIZES, CLUSTER_SIZES)):

@@ -84,6 +84,7 @@ def test_floats_get_the_default_dtype_of_keras():
         {"x": X, "y": None, "sample_weight": WEIGHTS},
         {"x": X, "y": Y, "class_weight": {0: 2.0}},
         {"x": X, "y": Y, "steps_per_epoch": 2},
+        {"x": X, "y": Y, "_use_cached_eval_dataset": True},
         {"x": X, "y": Y, "validation_split": 0.2},
         {"x": X, "y": Y, "shuffle": "batch"},
         {"x": X, "y": Y, "validation_data": (X.tolist(), Y)},

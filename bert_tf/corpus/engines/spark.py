@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql import DataFrame, SparkSession
 
-# The columns of all DataFrames but those of `spread`. `part` tells the
-# collections of a group apart.
+# The columns of all DataFrames except `spread`'s. `part` is the number of a
+# collection in its group.
 _COLUMNS = ("key", "part", "value")
 _SCHEMA = "key binary, part int, value binary"
 # The most bytes and items that Spark and Python exchange at a time.
