@@ -12,7 +12,7 @@ reads text or records never waits for TensorFlow.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from bert_tf import keras_registry, onednn
+from bert_tf import faster_imports, keras_registry, onednn
 from bert_tf.version import __version__
 
 if TYPE_CHECKING:
@@ -109,6 +109,7 @@ __all__ = [
 
 # Before anything imports TensorFlow.
 onednn.enable()
+faster_imports.enable()
 # Lets Keras's `load_model` find classes that are not imported yet.
 keras_registry.register()
 
@@ -122,7 +123,10 @@ def __getattr__(name: str) -> Any:
     advice = ", or set KERAS_BACKEND to jax or torch, if that is installed"
     if name == "BertTokenizer":
         advice = ""
-    with packages.tensorflow_required(f"bert_tf.{name}", advice):
+    with (
+        packages.tensorflow_required(f"bert_tf.{name}", advice),
+        faster_imports.without_garbage_collection(),
+    ):
         return getattr(importlib.import_module(_HOMES[name]), name)
 
 

@@ -14,6 +14,8 @@ import sys
 from types import ModuleType
 from typing import Any
 
+from bert_tf.faster_imports import import_with
+
 # The registered classes by module. Importing a module replaces its entries.
 REGISTERED = {
     "bert_tf.dense": ("Dense",),
@@ -61,25 +63,12 @@ class _KerasLoader(importlib.machinery.SourceFileLoader):
         _register(module)
 
 
-class _KerasFinder:
-    """Lets Python import Keras, and nothing else, by `_KerasLoader`."""
-
-    @staticmethod
-    def find_spec(name: str, path: Any = None, target: Any = None) -> Any:
-        if name != "keras":
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
-        if spec and type(spec.loader) is importlib.machinery.SourceFileLoader:
-            spec.loader = _KerasLoader(name, spec.loader.path)
-        return spec
-
-
 def register() -> None:
     """Adds the classes to Keras's registry, once Keras is imported."""
     if "keras" in sys.modules:
         _register(importlib.import_module("keras"))
     else:
-        sys.meta_path.insert(0, _KerasFinder)
+        import_with(_KerasLoader, "keras")
 
 
 def _register(keras: ModuleType) -> None:

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator
 from types import TracebackType
 
-from bert_tf import memory, signals
+from bert_tf import faster_imports, memory, signals
 from bert_tf.packages import MissingPackageError, tensorflow_required
 
 
@@ -53,7 +53,7 @@ def _report_in_one_line(
 
 _excepthook_before, sys.excepthook = sys.excepthook, _report_in_one_line
 memory.limit_heaps()
-with tensorflow_required():
+with tensorflow_required(), faster_imports.without_garbage_collection():
     if os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3") == "3":
         with _no_stderr():
             import tensorflow

@@ -176,7 +176,7 @@ def checksum(variables: Mapping[str, Any]) -> str:
     for name in sorted(variables):
         value = variables[name].numpy()
         digest.update(f"{name} {value.dtype} {value.shape}\n".encode())
-        digest.update(value.tobytes())
+        digest.update(value.reshape(-1).view(np.uint8))
     return digest.hexdigest()
 
 
