@@ -269,7 +269,7 @@ class Estimator:
 
     def weights_checksum(self) -> str:
         """Returns a checksum of the weights."""
-        return checksum(self._weights)
+        return checksum(_values(self._weights))
 
     # ------------------------------------------------------------- training
 

@@ -170,11 +170,15 @@ def require_shape(
         )
 
 
-def checksum(variables: Mapping[str, Any]) -> str:
-    """Returns the SHA-256 of names, types, shapes and values, in hex."""
+def checksum(arrays: Mapping[str, Any]) -> str:
+    """Returns the SHA-256 of names, types, shapes and values, in hex.
+
+    Args:
+      arrays: Variables, which are copied one by one, tensors or arrays.
+    """
     digest = hashlib.sha256()
-    for name in sorted(variables):
-        value = variables[name].numpy()
+    for name in sorted(arrays):
+        value = np.asarray(arrays[name])
         digest.update(f"{name} {value.dtype} {value.shape}\n".encode())
         digest.update(value.reshape(-1).view(np.uint8))
     return digest.hexdigest()
