@@ -71,3 +71,26 @@ for thread in threads:
 ctypes.CDLL(None).malloc_stats()
 """
     assert run(code, **variables).stderr.count("Arena ") == heaps
+
+
+def test_fit_lets_the_heap_keep_the_memory_of_large_tensors():
+    """TensorFlow's generators return it at once, for the whole process."""
+    code = """
+import ctypes
+import bert_tf
+
+config = bert_tf.BertConfig.from_name("L-1_H-32_A-2", 6)
+words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "good", "bad"]
+model = bert_tf.TextClassifier(
+    bert_tf.BertClassifier(config, 2), bert_tf.FullTokenizer(words)
+)
+model.fit(["good", "bad"], [1, 0], epochs=1, verbose=0)
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
+libc.free.argtypes = [ctypes.c_void_p]
+# glibc then takes smaller blocks from the heap, unless it was told otherwise.
+libc.free(libc.malloc(8 << 20))
+size_and_flags = ctypes.c_size_t.from_address(libc.malloc(4 << 20) - 8).value
+print("outside" if size_and_flags & 2 else "heap")
+"""
+    assert run(code).stdout.split()[-1] == "heap"

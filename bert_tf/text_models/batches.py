@@ -65,23 +65,29 @@ class StepArguments(keras.utils.PyDataset):
             return self
         import tensorflow as tf
 
-        def stream() -> Iterator[tuple]:
-            yield from map(self.__getitem__, range(len(self)))
+        example = self.example()
+        leaves = tf.nest.flatten(example)
 
-        def signature(values: np.ndarray) -> tf.TensorSpec:
-            return tf.TensorSpec([None] * values.ndim, values.dtype)
+        def read(index: np.ndarray) -> list[np.ndarray]:
+            return tf.nest.flatten(self[int(index)])
 
-        dataset = tf.data.Dataset.from_generator(
-            stream,
-            output_signature=tf.nest.map_structure(signature, self.example()),
-        )
-        counted = tf.data.experimental.assert_cardinality(len(self))
+        def arguments(index: tf.Tensor) -> Any:
+            types = [leaf.dtype for leaf in leaves]
+            values = tf.numpy_function(read, [index], types)
+            for value, leaf in zip(values, leaves, strict=True):
+                value.set_shape([None] * leaf.ndim)
+            return tf.nest.pack_sequence_as(example, values)
+
         # The thread that tunes a pipeline sleeps for up to a minute, and the
         # iterator cannot be deleted before it wakes: `fit` waited 15 s at the
         # end of a training of 30 s.
         options = tf.data.Options()
         options.autotune.enabled = False
-        return dataset.apply(counted).prefetch(2).with_options(options)
+        # Not `from_generator`: on Python 3.11 it makes TensorFlow return the
+        # memory of each matrix product to the system, for the rest of the
+        # process. On CPUs a step then takes up to 7 % longer.
+        steps = tf.data.Dataset.range(len(self)).map(arguments)
+        return steps.prefetch(2).with_options(options)
 
 
 class Batches(StepArguments):
