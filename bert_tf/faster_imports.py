@@ -18,7 +18,7 @@ _LAZY = ("keras.wrappers", "keras.visualization", "keras.src.visualization")
 
 
 def enable() -> None:
-    """Delays what Keras rarely needs, unless Keras is already imported."""
+    """Delays imports that Keras rarely needs, unless they happened already."""
     import_with(_LazyLoader, *_LAZY)
 
 

@@ -1,4 +1,4 @@
-"""Imports are delayed and not interrupted, and nobody notices."""
+"""Some imports wait until they are needed; settings stay as they were."""
 
 import gc
 import subprocess

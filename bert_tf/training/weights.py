@@ -174,7 +174,8 @@ def checksum(arrays: Mapping[str, Any]) -> str:
     """Returns the SHA-256 of names, types, shapes and values, in hex.
 
     Args:
-      arrays: Variables, which are copied one by one, tensors or arrays.
+      arrays: Tensors or arrays by name, which are read in place; or variables,
+        of which one at a time is copied.
     """
     digest = hashlib.sha256()
     for name in sorted(arrays):
