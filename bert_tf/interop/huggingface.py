@@ -151,8 +151,10 @@ def write(folder: str, pretrained: Pretrained) -> None:
         pretrained.classifier_dropout,
         pretrained.activation_fn,
     )
-    tensors = huggingface_weights.to_tensors(weights, config, head)
-    huggingface_weights.write(os.path.join(folder, WHOLE), tensors)
+    huggingface_weights.write(
+        os.path.join(folder, WHOLE),
+        huggingface_weights.HuggingFaceTensors(weights, config, head),
+    )
     files.write_text(os.path.join(folder, CONFIG), config_json)
     tokenizer = huggingface_tokenizer.TokenizerSettings(
         vocab, pretrained.do_lower_case, pretrained.strip_accents

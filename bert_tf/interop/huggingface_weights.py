@@ -1,13 +1,14 @@
 """Weights of a Hugging Face BERT, to and from this project's names."""
 
+import json
+import math
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import safetensors
-import safetensors.numpy
 from absl import logging
 
 from bert_tf import files
@@ -23,10 +24,14 @@ from bert_tf.training.weights import Weights
 WHOLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
-# Dtypes of files that can be read as float32; F64 only if no number changes.
-_FLOATS_OF_FILES = ("F32", "F16", "BF16", "F64")
-# The same dtypes, by NumPy's names.
-_FLOATS = ("float32", "float16", "bfloat16", "float64")
+# NumPy's names of the dtypes that can be read as float32, and their names in
+# files; float64 only if no number changes.
+_FLOATS = {
+    "float32": "F32",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "float64": "F64",
+}
 
 _SHARD = re.compile(r"[^/\\]+\.safetensors")
 
@@ -72,7 +77,7 @@ class TensorFiles:
 
     def is_float(self, name: str) -> bool:
         """Returns whether `read` returns a tensor as float32."""
-        return self.dtype(name) in _FLOATS_OF_FILES
+        return self.dtype(name) in _FLOATS.values()
 
     def dtype(self, name: str) -> str:
         """Returns the name of a tensor's dtype in the file, such as "BF16"."""
@@ -145,14 +150,37 @@ def write(
     tensors: Mapping[str, np.ndarray],
     metadata: Mapping[str, str] | None = None,
 ) -> None:
-    """Writes one safetensors file atomically.
+    """Writes one safetensors file atomically, one tensor after the other.
 
-    If there are several entries of metadata, their order in the file is random.
-    The default is what PyTorch programs need.
+    safetensors' own `save` holds the whole file in memory, twice; `save_file`
+    replaces a device or a pipe by a file.
+
+    Args:
+      path: The file.
+      tensors: Floats by name, each of which is read twice.
+      metadata: Strings to store beside the tensors. The default is what PyTorch
+        programs need.
     """
-    metadata = metadata or {"format": "pt"}
+    kinds = {name: (x.dtype, x.shape) for name, x in tensors.items()}
+    # The largest items first, so that each tensor is aligned.
+    names = sorted(kinds, key=lambda name: (-kinds[name][0].itemsize, name))
+    header: dict[str, Any] = {"__metadata__": metadata or {"format": "pt"}}
+    end = 0
+    for name in names:
+        dtype, shape = kinds[name]
+        start, end = end, end + dtype.itemsize * math.prod(shape)
+        header[name] = {
+            "dtype": _FLOATS[dtype.name],
+            "shape": shape,
+            "data_offsets": (start, end),
+        }
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":"))
+    encoded = text.encode()
+    encoded += b" " * (-len(encoded) % 8)
     with files.atomic_writer(path) as file:
-        file.write(safetensors.numpy.save(dict(tensors), dict(metadata)))
+        file.write(len(encoded).to_bytes(8, "little") + encoded)
+        for name in names:
+            file.write(tensors[name].tobytes())
 
 
 def _open(path: str) -> Any:
@@ -252,24 +280,34 @@ class HuggingFaceWeights:
         return self._tensors.read(name)
 
 
-def to_tensors(
-    weights: Weights, config: BertConfig, head: str
-) -> dict[str, np.ndarray]:
-    """Returns the float32 tensors of Hugging Face's class for a head.
+class HuggingFaceTensors(Mapping[str, np.ndarray]):
+    """The float32 tensors of Hugging Face's class for a head, read on access.
 
-    Weights that the class lacks are ignored. Raises InputError if float32
-    cannot represent a weight.
+    Weights that the class lacks are ignored. Access raises InputError if
+    float32 cannot represent a weight.
     """
-    tensors = {}
-    for row in huggingface_names.rows(config):
-        # Many encoders were trained without a pooler.
-        if row.part in HEADS[head].parts and row.ours in weights:
-            value = np.asarray(weights[row.ours])
-            if value.dtype.name not in _FLOATS:
-                raise _not_a_float(row.ours, value.dtype.name, weights.path)
-            value = to_float32(value, row.ours, weights.path)
-            tensors[row.their_name(head)] = row.turned(value)
-    return tensors
+
+    def __init__(self, weights: Weights, config: BertConfig, head: str):
+        self._weights = weights
+        self._rows = {
+            row.their_name(head): row
+            for row in huggingface_names.rows(config)
+            # Many encoders were trained without a pooler.
+            if row.part in HEADS[head].parts and row.ours in weights
+        }
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        row, path = self._rows[name], self._weights.path
+        value = np.asarray(self._weights[row.ours])
+        if value.dtype.name not in _FLOATS:
+            raise _not_a_float(row.ours, value.dtype.name, path)
+        return row.turned(to_float32(value, row.ours, path))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
 
 
 def _match(

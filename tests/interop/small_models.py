@@ -13,7 +13,7 @@ from bert_tf.errors import InputError
 from bert_tf.interop.checkpoint import Pretrained
 from bert_tf.interop.huggingface import to_json
 from bert_tf.interop.huggingface_names import HEADS, rows
-from bert_tf.interop.huggingface_weights import to_tensors
+from bert_tf.interop.huggingface_weights import HuggingFaceTensors
 
 CONFIG = BertConfig(
     vocab_size=23,
@@ -113,7 +113,7 @@ def refused(message):
 
 def their_tensors(head="pretraining"):
     """The tensors of Hugging Face's class for this head."""
-    return to_tensors(arrays(head), CONFIG, head)
+    return dict(HuggingFaceTensors(arrays(head), CONFIG, head))
 
 
 def config_dict(head="pretraining", **changes):

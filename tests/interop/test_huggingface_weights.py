@@ -9,16 +9,16 @@ import ml_dtypes
 import numpy as np
 import pytest
 import safetensors
-from safetensors.numpy import save_file
+from safetensors.numpy import save, save_file
 
 from bert_tf.interop import huggingface_names, huggingface_weights
 from bert_tf.interop.huggingface_names import DECODER, HEADS
 from bert_tf.interop.huggingface_weights import (
     INDEX,
+    HuggingFaceTensors,
     HuggingFaceWeights,
     TensorFiles,
     open_tensors,
-    to_tensors,
 )
 from tests.interop.small_models import (
     CONFIG,
@@ -71,6 +71,23 @@ def test_reads_files_and_shards(tmp_path):
     for count in (1, 3):
         write_shards(tmp_path, TENSORS, count)
         assert_holds(open_tensors(str(tmp_path / INDEX)))
+
+
+def test_writes_the_bytes_of_the_safetensors_library(tmp_path):
+    path = tmp_path / "x.safetensors"
+    rng = np.random.default_rng(0)
+    tensors = {
+        "turned": rng.normal(size=(3, 5)).astype("float32").T,
+        "half": rng.normal(size=3).astype("float16"),
+        "a wide/\u00fc": rng.normal(size=(2, 1)),
+        "brain": rng.normal(size=5).astype(ml_dtypes.bfloat16),
+        "none": np.zeros((0, 4), "float32"),
+        "number": np.float32(0.1)[()] * np.ones(()),
+    }
+    metadata = {"bert_tf": '{"rank": 4, "of": "\u00e9"}'}
+    huggingface_weights.write(str(path), tensors, metadata)
+    contiguous = {n: np.array(x, order="C") for n, x in tensors.items()}
+    assert path.read_bytes() == save(contiguous, metadata)
 
 
 # The upper half of a float32 is a bfloat16.
@@ -304,13 +321,13 @@ def test_writes_float32_if_that_is_exact(opened, dtype):
     weights = arrays("pretraining")
     for name, value in weights.items():
         weights[name] = value.astype(ml_dtypes.bfloat16).astype(dtype)
-    tensors = to_tensors(weights, CONFIG, "pretraining")
+    tensors = HuggingFaceTensors(weights, CONFIG, "pretraining")
     assert {value.dtype for value in tensors.values()} == {np.dtype("float32")}
-    assert_same_weights(weights, opened(tensors))
+    assert_same_weights(weights, opened(dict(tensors)))
     name = "bert/pooler/dense/bias"
     weights[name] = np.full(12, 0.1)
     with refused(f"{name} has float64 numbers"):
-        to_tensors(weights, CONFIG, "pretraining")
+        tensors["bert.pooler.dense.bias"]
     weights[name] = np.ones(12, "int32")
     with refused(f"{name} must be .*; got int32"):
-        to_tensors(weights, CONFIG, "pretraining")
+        tensors["bert.pooler.dense.bias"]
