@@ -274,13 +274,13 @@ class SelfAttention(EncoderLayer):
         size = self.config.hidden_size // self.config.num_attention_heads
         batch, length, _ = ops.shape(inputs)
         x = ops.reshape(x, (batch, length, x.shape[-1] // size, size))
-        return ops.transpose(x, (0, 2, 1, 3))
+        return kernels.swap_heads(x)
 
     def _join_heads(self, x, inputs):
         """Maps floats [B, N, S, D] to [B, S, N D]; see `_split_heads`."""
         batch, length, _ = ops.shape(inputs)
         _, heads, _, size = x.shape
-        x = ops.transpose(x, (0, 2, 1, 3))
+        x = kernels.swap_heads(x)
         return ops.reshape(x, (batch, length, heads * size))
 
 

@@ -115,6 +115,42 @@ def test_unknown_lengths_are_fused_in_long_trainings_of_long_texts():
     }
 
 
+# Transposes, which oneDNN computes for floats.
+
+
+@pytest.mark.parametrize(
+    ("dtype", "moved"),
+    [
+        ("float32", "int32"),
+        ("bfloat16", "int16"),
+        ("float16", "int16"),
+        ("float64", "float64"),
+    ],
+)
+def test_heads_are_swapped_as_integers_for_inference(dtype, moved):
+    @tf.function
+    def swap_and_differentiate(x, weights):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            swapped = kernels.swap_heads(x)
+            loss = tf.reduce_sum(swapped * weights)
+        return swapped, tape.gradient(loss, x)
+
+    rng = np.random.default_rng(0)
+    x = tf.cast(rng.normal(size=(2, 3, 4, 5)), dtype)
+    weights = tf.cast(rng.normal(size=(2, 4, 3, 5)), dtype)
+    plain = swap_and_differentiate(x, weights)
+    # A new function, which is traced again.
+    again = tf.function(swap_and_differentiate.python_function)
+    with kernels.for_inference():
+        found = again(x, weights)
+        graph = again.get_concrete_function(x, weights).graph
+    for one, other in zip(found, plain, strict=True):
+        np.testing.assert_array_equal(numbers(one), numbers(other))
+    transposes = [op for op in graph.get_operations() if op.type == "Transpose"]
+    assert {op.inputs[0].dtype.name for op in transposes} == {moved}
+
+
 # Values and gradients equal those of the plain operations.
 
 

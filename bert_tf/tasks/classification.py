@@ -50,12 +50,11 @@ def decode(problem: str, logits: Any) -> dict[str, Any]:
       with `is_present`, bools [n, C], else with the `predicted_id` of the most
       probable one, int32 [n], and its `probability`, float32 [n].
     """
+    values = _values(problem, logits)
     if problem == "regression":
-        return {"score": logits[:, 0]}
+        return {"score": values}
     if problem == "multi_label":
-        values = ops.sigmoid(logits)
         return {"probabilities": values, "is_present": values > THRESHOLD}
-    values = ops.softmax(logits)
     predicted_id, probability = most_probable(values)
     return {
         "predicted_id": predicted_id,
@@ -64,10 +63,16 @@ def decode(problem: str, logits: Any) -> dict[str, Any]:
     }
 
 
+def _values(problem: str, logits: Any) -> Any:
+    """Returns `decode`'s probabilities, [n, C], or scores, [n]."""
+    if problem == "regression":
+        return logits[:, 0]
+    return (ops.sigmoid if problem == "multi_label" else ops.softmax)(logits)
+
+
 def probabilities(problem: str, logits: np.ndarray) -> np.ndarray:
     """Returns `decode`'s probabilities, [n, C], or scores, [n], float32."""
-    name = "score" if problem == "regression" else "probabilities"
-    values = decode(problem, np.asarray(logits, np.float32))[name]
+    values = _values(problem, np.asarray(logits, np.float32))
     return ops.convert_to_numpy(values)
 
 

@@ -2,7 +2,6 @@
 
 import abc
 import dataclasses
-import functools
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
@@ -65,13 +64,24 @@ class TextEncoding:
         return _tokenizer(self.vocab, self.do_lower_case, self.strip_accents)
 
 
-@functools.lru_cache(maxsize=1)
+_latest: tuple[tuple, FullTokenizer] | None = None
+
+
 def _tokenizer(
     vocab: tuple[str, ...], do_lower_case: bool, strip_accents: bool | None
 ) -> FullTokenizer:
-    tokenizer = FullTokenizer(vocab, do_lower_case, strip_accents)
-    require_special_tokens(tokenizer.vocab, ["[CLS]", "[SEP]"])
-    return tokenizer
+    """Returns the latest tokenizer if its arguments are equal, or a new one.
+
+    `functools.cache` would hash every token at each call, which takes longer
+    than to tokenize a text. A tuple is compared with itself at once.
+    """
+    global _latest
+    arguments = vocab, do_lower_case, strip_accents
+    if _latest is None or _latest[0] != arguments:
+        tokenizer = FullTokenizer(*arguments)
+        require_special_tokens(tokenizer.vocab, ["[CLS]", "[SEP]"])
+        _latest = arguments, tokenizer
+    return _latest[1]
 
 
 class Encoded(NamedTuple):

@@ -1,5 +1,6 @@
 """WordPiece tokenization in Python."""
 
+import functools
 import itertools
 import os
 import re
@@ -128,7 +129,7 @@ class FullTokenizer:
         arguments = pretrained.tokenizer_arguments(path)
         return cls(arguments.pop("vocabulary"), **arguments)
 
-    @property
+    @functools.cached_property
     def vocabulary(self) -> tuple[str, ...]:
         """The tokens in the order of their ids."""
         return tuple(self.inv_vocab)
