@@ -36,7 +36,7 @@ def padding() -> Padding:
     XLA compiles a model once for each length, so with XLA there are fewer
     lengths.
     """
-    return Padding(multiple=8 if runs_op_by_op() else 64)
+    return Padding(multiple=1 if runs_op_by_op() else 64)
 
 
 class StepArguments(keras.utils.PyDataset):

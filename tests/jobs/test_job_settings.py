@@ -7,6 +7,8 @@ from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.jobs import settings
 from bert_tf.jobs.classifier import ClassifierConfig
+from bert_tf.kernels import runs_op_by_op
+from bert_tf.text_models import batches
 from tests.training import toy_task
 
 
@@ -53,6 +55,14 @@ def test_padding_depends_on_the_devices(monkeypatch):
     assert settings.padding(options(), Tpu()).static
     with pytest.raises(InputError, match="must be auto or max_length on a TPU"):
         settings.padding(options(padding="longest"), Tpu())
+
+
+@pytest.mark.skipif(
+    not runs_op_by_op(), reason="with XLA, text models pad to 64 tokens"
+)
+def test_text_models_pad_as_the_scripts_do():
+    of_script = settings.padding(options(), tf.distribute.get_strategy())
+    assert batches.padding() == of_script
 
 
 def test_names_of_frozen_layers():
