@@ -148,6 +148,10 @@ class ModelWeights:
         variable = self._variables[name]
         if variable.path in self._merged_kernels:
             return self._merged_kernels[variable.path]()
+        if keras.config.backend() == "tensorflow":
+            # Shares the memory of the variable. `convert_to_numpy` copies it
+            # twice.
+            return np.asarray(keras.ops.convert_to_tensor(variable))
         return keras.ops.convert_to_numpy(variable)
 
 
