@@ -5,8 +5,10 @@ from typing import Any
 
 import keras
 
+from bert_tf import memory
 from bert_tf.config import positive_integer
 from bert_tf.errors import wrong_value
+from bert_tf.text_models.batches import StepArguments
 
 # With verbose="auto", this number of batches or fewer has no progress bar.
 _BATCHES_WITHOUT_BAR = 8
@@ -102,6 +104,27 @@ class Progress:
 
 # Evaluates a model; the callbacks get the events of Keras's `evaluate`.
 Evaluate = Callable[[keras.callbacks.CallbackList], dict[str, Any]]
+
+
+class Epochs(keras.callbacks.Callback):
+    """Chooses the batches of each epoch, and releases unused memory once."""
+
+    # Keras need not wait for the loss of each step.
+    async_safe = True
+
+    def __init__(self, batches: StepArguments):
+        super().__init__()
+        self._batches = batches
+        self._is_released = False
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._batches.set_epoch(epoch)
+
+    def on_train_batch_end(self, batch, logs=None):
+        if not self._is_released:
+            # Building and compiling the first step leaves gaps in the heap.
+            memory.release()
+            self._is_released = True
 
 
 class Validation(keras.callbacks.Callback):

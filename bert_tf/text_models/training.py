@@ -47,6 +47,7 @@ from bert_tf.text_models.prediction import (
     PredictingTextModel,
 )
 from bert_tf.text_models.progress import (
+    Epochs,
     Evaluate,
     Progress,
     Validation,
@@ -337,15 +338,12 @@ class TrainableTextModel(PredictingTextModel):
         **parameters: Any,
     ) -> keras.callbacks.CallbackList:
         """Returns the callbacks of `fit`, with Keras's own callbacks."""
-        in_order = keras.callbacks.LambdaCallback(
-            on_epoch_begin=lambda epoch, _: batches.set_epoch(epoch)
-        )
         # The validation is first, so that other callbacks see its scores.
         all_callbacks = keras.callbacks.CallbackList(
             [
                 *([validation] if validation else []),
                 *keras.tree.flatten(callbacks_of(callbacks or [])),
-                in_order,
+                Epochs(batches),
             ],
             add_history=True,
             add_progbar=parameters["verbose"] != 0,
