@@ -189,7 +189,8 @@ def open_export(export_dir: str) -> Exported:
         if not files.exists(os.path.join(path, name)):
             raise in_file(
                 path,
-                f"this is not an export of bert_tf: no {name}.",
+                f"this is not an export of bert_tf: no {name}. Pass the folder "
+                "that an export wrote.",
             )
     card_path = os.path.join(path, EXTRA, MODEL_CARD)
     card = files.read_json(card_path)
@@ -201,7 +202,9 @@ def open_export(export_dir: str) -> Exported:
     except _DAMAGES as error:
         reason = " ".join(str(error).split()).partition(" You may be try")[0]
         raise in_file(
-            path, f"the SavedModel cannot be loaded: {reason}"
+            path,
+            f"the SavedModel cannot be loaded: {reason.rstrip('.')}. Export "
+            "the model again.",
         ) from error
     if wrong:
         raise in_file(card_path, f"{wrong}. Export the model again.")

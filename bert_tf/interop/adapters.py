@@ -154,7 +154,8 @@ def _check(
             raise in_file(
                 path,
                 f"the adapters were trained with {name} {shortened(theirs)}; "
-                f"{model.name} has {shortened(value)}.",
+                f"{model.name} has {shortened(value)}. Make the model with the "
+                f"same {name}.",
             )
     variables = checkpoint_variables(model)
     shapes = {
@@ -167,10 +168,13 @@ def _check(
             raise in_file(
                 path,
                 f"{shortened(name)[1:-1]} has the shape {value.shape}; "
-                f"{model.name} has {shapes.get(name) or 'no such weight'}.",
+                f"{model.name} has {shapes.get(name) or 'no such weight'}. "
+                "Load the adapters into the model that they were trained with.",
             )
     if missing := {*filter(is_adapter, shapes)} - {*adapters.values}:
-        raise in_file(path, f"there is no {min(missing)}.")
+        raise in_file(
+            path, f"there is no {min(missing)}. Is the file complete?"
+        )
     if adapters.other_weights is None:
         logging.warning(
             "%s: PEFT does not record which weights its adapters were trained "

@@ -225,7 +225,7 @@ def _reading(path: str, local: str) -> Iterator[None]:
         reason = textwrap.shorten(reason, 200, placeholder=" ...")
         raise InputError(
             f"cannot read {path}: {reason}; the file is damaged or not a "
-            "model that Keras saved"
+            "model that Keras saved. Save the model again."
         ) from error
 
 

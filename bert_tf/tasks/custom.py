@@ -179,7 +179,8 @@ def _find_labels(
         raise in_file(
             path,
             f"expected two or more different labels in column "
-            f"{label_column!r}, found {listed(labels, quote=True) or 'none'}.",
+            f"{label_column!r}, found {listed(labels, quote=True) or 'none'}. "
+            "Pass the column that has the labels.",
         )
     # Many labels with fewer than three examples each are hardly classes.
     if len(labels) > max(50, counts.total() / 3):

@@ -77,11 +77,12 @@ def _tokenizer(
     """
     global _latest
     arguments = vocab, do_lower_case, strip_accents
-    if _latest is None or _latest[0] != arguments:
+    latest = _latest  # Other threads may replace it meanwhile.
+    if latest is None or latest[0] != arguments:
         tokenizer = FullTokenizer(*arguments)
         require_special_tokens(tokenizer.vocab, ["[CLS]", "[SEP]"])
-        _latest = arguments, tokenizer
-    return _latest[1]
+        _latest = latest = arguments, tokenizer
+    return latest[1]
 
 
 class Encoded(NamedTuple):

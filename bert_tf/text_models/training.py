@@ -443,19 +443,20 @@ class TrainableTextModel(PredictingTextModel):
         # Whole batches, except in the last part.
         size = -(-TEXTS_AT_A_TIME // batch_size) * batch_size
 
-        def parts() -> Iterator[Features]:
+        def encoded() -> Iterator[Features]:
             texts = parts_of(*data, self._needs_labels, size)
-            return (
-                self._with_teacher(self._weighted_features(*part))
-                for part in texts
-            )
+            return (self._weighted_features(*part) for part in texts)
+
+        def parts() -> Iterator[Features]:
+            return map(self._with_teacher, encoded())
 
         if steps_per_epoch is not None:
             num_steps = positive_integer("steps_per_epoch", steps_per_epoch)
         elif self._has_one_row():
             num_steps = -(-count_texts(data.x) // batch_size)
         else:
-            num_steps = sum(-(-len(part) // batch_size) for part in parts())
+            lengths = map(len, encoded())
+            num_steps = sum(-(-length // batch_size) for length in lengths)
         if not num_steps:
             raise InputError("There are no texts.")
         return Stream(

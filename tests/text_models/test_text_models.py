@@ -943,6 +943,24 @@ def test_texts_in_other_forms(encoder):
 
 
 @pytest.mark.skipif(not ON_TENSORFLOW, reason="tf.data")
+def test_a_teacher_does_not_answer_to_count_steps(encoder, monkeypatch):
+    import tensorflow as tf
+
+    model, teacher = (load(encoder, "windows") for _ in range(2))
+    answered = []
+    answer = type(model)._with_teacher
+    monkeypatch.setattr(
+        type(model),
+        "_with_teacher",
+        lambda self, features: answered.append(1) or answer(self, features),
+    )
+    texts = tf.data.Dataset.from_tensor_slices(["a b", "c d", "a c"])
+    trained(model, texts, teacher=teacher, batch_size=2, epochs=1)
+    # For the example from which the step is traced, and for the epoch.
+    assert len(answered) == 2
+
+
+@pytest.mark.skipif(not ON_TENSORFLOW, reason="tf.data")
 @pytest.mark.parametrize(
     "batched", [pytest.param(False, marks=pytest.mark.slow), True]
 )
