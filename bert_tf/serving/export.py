@@ -36,7 +36,7 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from bert_tf import files, kernels
+from bert_tf import files
 from bert_tf.config import positive_integer
 from bert_tf.dense import Dense, adapted_layers, splitting
 from bert_tf.errors import InputError, in_file, wrong_value
@@ -134,7 +134,7 @@ class StoredWeights:
             for variable, stored in self._cast:
                 # The scope's constructor would cast `stored` to float32.
                 scope.add_update((variable, stored))
-            with scope, splitting(self._parts), kernels.for_inference():
+            with scope, splitting(self._parts):
                 return method(*arguments)
 
         return call

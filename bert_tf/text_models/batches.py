@@ -30,13 +30,16 @@ _ONLY_IN_BATCHES = ("step", "example_index", "sample_weight")
 Arguments = Callable[[Mapping[str, np.ndarray]], tuple]
 
 
-def padding() -> Padding:
+def padding(are_few: bool = False) -> Padding:
     """Returns how batches are padded.
 
     XLA compiles a model once for each length, so with XLA there are fewer
-    lengths.
+    lengths. oneDNN prepares programs for each length, 2.5 MB for MiniLM, which
+    a few rows do not repay.
     """
-    return Padding(multiple=1 if runs_op_by_op() else 64)
+    if not runs_op_by_op():
+        return Padding(multiple=64)
+    return Padding(multiple=8 if are_few else 1)
 
 
 class StepArguments(keras.utils.PyDataset):
@@ -99,6 +102,7 @@ class Batches(StepArguments):
         which follow each other.
       per_epoch: The number of batches of an epoch.
       arguments: Makes the arguments of a step.
+      padded: The padded length of each row of the data set, integers [n].
 
     Attributes:
       rows: The argument `rows`.
@@ -110,6 +114,7 @@ class Batches(StepArguments):
         rows: list[np.ndarray],
         per_epoch: int,
         arguments: Arguments,
+        padded: np.ndarray,
     ):
         super().__init__()
         self._features = features
@@ -117,7 +122,7 @@ class Batches(StepArguments):
         self._per_epoch = per_epoch
         self._arguments = arguments
         self._first = 0
-        self._padded = padding().padded(features)
+        self._padded = padded
         self.usual_length = round(features.lengths.mean())
 
     def __len__(self) -> int:
@@ -301,7 +306,8 @@ def for_training(
         )
     ]
     per_epoch = len(batches) // epochs
-    return Batches(features, batches, per_epoch, arguments)
+    padded = padding().padded(features)
+    return Batches(features, batches, per_epoch, arguments, padded)
 
 
 def require_count(name: str, value: Any) -> None:
@@ -319,11 +325,12 @@ def for_evaluation(
       InputError: If `batch_size` is not a positive integer.
     """
     positive_integer("batch_size", batch_size)
+    padded = padding(are_few=len(features) < batch_size).padded(features)
     plan = evaluation_plan(
-        padding().padded(features),
+        padded,
         max_length=features.max_seq_length,
         batch_size=batch_size,
         num_shards=1,
     )
     rows = [batch[batch >= 0] for batch in plan.batches]
-    return Batches(features, rows, len(rows), arguments)
+    return Batches(features, rows, len(rows), arguments, padded)

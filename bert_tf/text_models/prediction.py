@@ -1,7 +1,6 @@
 """`PredictingTextModel`: Keras's `predict` for texts instead of tensors."""
 
 import abc
-import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -251,6 +250,10 @@ class PredictingTextModel(TrainableModel, abc.ABC):
         features = {name: batch[name] for name in INPUTS}
         if keras.backend.backend() != "tensorflow":
             return self.predict_on_batch(features)
+        import tensorflow as tf
+
+        if tf.config.functions_run_eagerly():
+            return self(features, training=False)
         # Adapters and quantization change the variables, and so the graph.
         variables = [*map(id, self.variables)]
         if self._compiled_call is None or self._compiled_call[0] != variables:
@@ -261,15 +264,12 @@ class PredictingTextModel(TrainableModel, abc.ABC):
         """Returns `call` as a function of `INPUTS`, int32 [b, S]."""
         import tensorflow as tf
 
-        # A partial, since TensorFlow takes functions with the same code for one
-        # function that it traces too often.
-        call = functools.partial(lambda batch: self(batch, training=False))
-        if tf.config.functions_run_eagerly():
-            return call
+        function = tf.function(
+            lambda batch: self(batch, training=False), autograph=False
+        )
         spec = dict.fromkeys(INPUTS, tf.TensorSpec([None, None], tf.int32))
         # For one text, a `tf.function` takes 0.4 ms to find its graph.
         with kernels.for_inference():
-            function = tf.function(call, autograph=False)
             concrete = function.get_concrete_function(spec)
         return lambda batch: concrete(
             {name: tf.convert_to_tensor(batch[name]) for name in INPUTS}
