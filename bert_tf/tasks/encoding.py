@@ -56,7 +56,7 @@ class TextEncoding:
 
     @property
     def tokenizer(self) -> FullTokenizer:
-        """The tokenizer, which is built once in each process.
+        """The tokenizer; a process keeps the latest one.
 
         Raises:
           InputError: The vocabulary lacks a special token.
