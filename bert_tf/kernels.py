@@ -144,7 +144,7 @@ def compiles_updates() -> bool:
 def for_inference() -> contextlib.AbstractContextManager[None]:
     """Chooses what computes one text faster in the `with` block.
 
-    For TensorFlow graphs of any batch size on CPUs. Results are the same.
+    It has an effect on graphs of TensorFlow for CPUs. Results are the same.
     """
     return setting(_is_for_inference, True)
 
@@ -234,16 +234,17 @@ def attend(scores, bias, value, rate: float = 0.0, seed=None):
     return ops.matmul(dropped, value), probabilities
 
 
-def swap_heads(x):
-    """Maps [B, S, N, D] to [B, N, S, D], or the reverse, by the static N.
+def swap_heads(x, axis: int):
+    """Maps [B, S, N, D] to [B, N, S, D], or the reverse.
+
+    `axis` is the axis of N in `x`, 2 or 1. N must be static.
 
     For each transpose of floats oneDNN prepares a program, which takes 0.03 to
     0.1 ms, as long as a matrix product of a short text.
     """
-    if not _is_for_inference.get():
+    if not (_is_for_inference.get() and runs_op_by_op()):
         return ops.transpose(x, (0, 2, 1, 3))
-    heads = 1 if x.shape[2] is None else 2
-    return ops.stack(ops.unstack(x, axis=heads), axis=3 - heads)
+    return ops.stack(ops.unstack(x, axis=axis), axis=3 - axis)
 
 
 def residual_layer_norm(

@@ -274,13 +274,13 @@ class SelfAttention(EncoderLayer):
         size = self.config.hidden_size // self.config.num_attention_heads
         batch, length, _ = ops.shape(inputs)
         x = ops.reshape(x, (batch, length, x.shape[-1] // size, size))
-        return kernels.swap_heads(x)
+        return kernels.swap_heads(x, axis=2)
 
     def _join_heads(self, x, inputs):
         """Maps floats [B, N, S, D] to [B, S, N D]; see `_split_heads`."""
         batch, length, _ = ops.shape(inputs)
         _, heads, _, size = x.shape
-        x = kernels.swap_heads(x)
+        x = kernels.swap_heads(x, axis=1)
         return ops.reshape(x, (batch, length, heads * size))
 
 
