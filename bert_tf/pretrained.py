@@ -338,9 +338,13 @@ def make_model(
     model_class: type[keras.Model],
     path: str | os.PathLike[str],
     labels: Sequence[str] | None = None,
+    kind: str | None = None,
     **options: Any,
 ) -> keras.Model:
-    """Makes a model with weights; see `FeatureModel.from_pretrained`."""
+    """Makes a model with weights; see `FeatureModel.from_pretrained`.
+
+    The head of a checkpoint of another `kind` of task is not used.
+    """
     require_options(model_class.__name__, options, options_of(model_class))
     try:
         keras.dtype_policies.get(options.get("dtype"))
@@ -359,7 +363,7 @@ def make_model(
         # As in transformers, for a new head too.
         defaults["dropout"] = pretrained.classifier_dropout
     options = {n: x for n, x in defaults.items() if n in accepted} | options
-    wanted = Wanted(head, options.get("bilstm_head"))
+    wanted = Wanted(head, kind, options.get("bilstm_head"))
     has_head = True
     if "num_labels" in accepted:
         has_head, wanted = _wanted_classes(
@@ -368,14 +372,19 @@ def make_model(
         options["num_labels"], labels = wanted.num_outputs, wanted.labels
     elif labels is not None:
         raise InputError(f"{model_class.__name__} has no labels.")
-    weights, problem_type = pretrained.weights, pretrained.problem_type
+    weights = pretrained.weights
     parts = {*HEADS[head].parts} if head else set()
     if parts & {"classes", "span"}:
         has_head &= keeps_head(pretrained, wanted)
     if not has_head:
         weights = without_head(weights)
-        if wanted.problem_type != problem_type:
-            problem_type = None
+        is_same = wanted.problem_type == pretrained.problem_type
+        pretrained = dataclasses.replace(
+            pretrained,
+            kind=None,
+            problem_type=wanted.problem_type if is_same else None,
+            activation_fn=None,
+        )
     config = _config_of(pretrained)
     require_sizes(config, weights)
     with filled_next():
@@ -385,14 +394,8 @@ def make_model(
     _record_random(model, pretrained.path, report)
     if labels and has_head and pretrained.labels != labels:
         _reorder(variables, pretrained.labels or labels, labels)
-    activation_fn = pretrained.activation_fn if has_head else None
     model.checkpoint = dataclasses.replace(
-        pretrained,
-        weights={},
-        head=head,
-        labels=labels,
-        problem_type=problem_type,
-        activation_fn=activation_fn,
+        pretrained, weights={}, head=head, labels=labels
     )
     return model
 
@@ -611,7 +614,7 @@ def save(
     options = model.get_config()
     if "dropout" in options:
         facts["classifier_dropout"] = options["dropout"]
-    saved = as_checkpoint(model, tokenizer, head=head, **facts)
+    saved = as_checkpoint(model, tokenizer, **{**facts, "head": head})
     planned = conversion.plan(saved, _SAVED_FORMATS[format])
     with files.atomic_directory(
         path, may_replace=model_card.is_in

@@ -7,9 +7,10 @@ import keras
 import tensorflow as tf
 
 from bert_tf.serving.served import ServedWindows
-from bert_tf.serving.windows import Tensors, in_batches, pool
+from bert_tf.serving.windows import Tensors, in_batches
 from bert_tf.tasks.embedding import EmbeddingTask
 from bert_tf.tasks.encoding import TextEncoding
+from bert_tf.tasks.task import Rows
 
 
 def pooled_and_mean(
@@ -97,20 +98,12 @@ class ServedEncoder(ServedWindows):
         if not self._is_split:
             return self.answer_tokens(self.features(texts))
         text, features = self.rows(texts)
-        width = self.model.config.hidden_size
-        vectors = in_batches(
-            self._chosen, features, {"vector": tf.zeros([0, width])}
-        )["vector"]
-        num_texts = tf.size(texts["text"])
-        pooling = self.encoding.window_pooling
-        if pooling == "max":
-            vectors = pool(vectors, text, num_texts, pooling)
-        else:
-            lengths = tf.reduce_sum(features["input_mask"], 1, keepdims=True)
-            lengths = tf.cast(lengths, vectors.dtype)
-            vectors = pool(vectors * lengths, text, num_texts, pooling) / pool(
-                lengths, text, num_texts, pooling
-            )
+        vectors = in_batches(self._chosen, features)["vector"]
+        vectors = Rows(text, tf.size(texts["text"])).pool(
+            vectors,
+            self.encoding.window_pooling,
+            tf.reduce_sum(features["input_mask"], axis=1),
+        )
         return {"vector": self._finish(vectors)}
 
     def _chosen(self, features: Tensors) -> dict[str, tf.Tensor]:

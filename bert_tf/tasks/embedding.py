@@ -189,7 +189,7 @@ class EmbeddingTask(FineTuningTask):
       options: `frozen_layers` and `gradient_checkpointing`.
     """
 
-    head = "encoder"
+    kind = head = "encoder"
     has_teachers = False
     loss_names = ("pair_loss",)
 

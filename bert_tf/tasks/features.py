@@ -31,7 +31,8 @@ from bert_tf.hidden_states import CHOICES, Choice, choose
 from bert_tf.modeling import BertModel
 from bert_tf.tasks.encoding import Encoding, TextEncoding
 from bert_tf.tasks.examples import Example
-from bert_tf.tasks.windows import Rows, max_context
+from bert_tf.tasks.task import Rows
+from bert_tf.tasks.windows import max_context
 from bert_tf.variables import checkpoint_variables
 
 # The separator of the texts of a pair.
@@ -293,7 +294,8 @@ def joined(
         pooled = {}
         for name in windows[0].vectors:
             values = np.stack([window.vectors[name] for window in windows])
-            pooled[name] = rows.pool(values, pooling, lengths)[0]
+            joined = rows.pool(values, pooling, np.array(lengths))
+            pooled[name] = ops.convert_to_numpy(joined)[0]
         return windows[0]._replace(vectors=pooled)
     # Without [CLS] and [SEP].
     step = min(lengths[0] - 2, doc_stride)

@@ -39,7 +39,7 @@ class MaskedWordsTask(FineTuningTask):
       options: Options of `FineTuningTask`.
     """
 
-    head = "pretraining"
+    kind = head = "pretraining"
     has_teachers = False
     loss_names = ("masked_lm_loss",)
     unused_variables = r"bert/pooler/|cls/seq_relationship/"

@@ -36,7 +36,7 @@ from bert_tf.tasks.classification import (
 from bert_tf.tasks.distillation import IS_LABELED, PREFIX
 from bert_tf.tasks.embedding import flatten
 from bert_tf.tasks.encoding import Encoding
-from bert_tf.tasks.windows import Rows
+from bert_tf.tasks.task import Rows
 from bert_tf.text_models.batches import in_32_bits
 from bert_tf.text_models.inputs import (
     Part,
@@ -132,6 +132,7 @@ class TextClassifier(TextModel):
     """
 
     model_class = BertClassifier
+    task_class = ClassificationTask
     # Lists of documents have no labels.
     _needs_labels = False
     _recorded: ClassVar[Mapping[str, str]] = {
@@ -409,7 +410,7 @@ class TextClassifier(TextModel):
         if self.doc_stride is None:
             return logits
         windows = Rows.of(features.arrays["window_numbers"])
-        return windows.pool(logits, self.window_pooling)
+        return ops.convert_to_numpy(windows.pool(logits, self.window_pooling))
 
     def _answer(self, answer: Any, values: np.ndarray) -> dict[str, Any]:
         if self.problem == "regression":

@@ -35,7 +35,7 @@ from bert_tf.tasks.embedding import (
 )
 from bert_tf.tasks.encoding import Encoding, TextEncoding
 from bert_tf.tasks.examples import Example
-from bert_tf.tasks.windows import Rows
+from bert_tf.tasks.task import Rows
 from bert_tf.text_models.inputs import (
     as_columns,
     best_texts,
@@ -98,6 +98,7 @@ class TextEmbedder(TextModel):
     """
 
     model_class = BertModel
+    task_class = EmbeddingTask
     _needs_labels = False
     _recorded: ClassVar[Mapping[str, str]] = {
         **TextModel._recorded,

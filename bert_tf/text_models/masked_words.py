@@ -55,6 +55,7 @@ class MaskedWordPredictor(TextModel):
     """
 
     model_class = BertPretrainer
+    task_class = MaskedWordsTask
     _needs_labels = False
 
     def __init__(

@@ -15,7 +15,7 @@ from bert_tf.data.schema import INPUTS
 from bert_tf.errors import InputError
 from bert_tf.pretrained import warn_if_random
 from bert_tf.tasks.examples import Example
-from bert_tf.tasks.task import FineTuningTask
+from bert_tf.tasks.task import FineTuningTask, Rows, as_numpy
 from bert_tf.text_models.batches import for_evaluation, stacked
 from bert_tf.text_models.inputs import (
     Part,
@@ -82,14 +82,14 @@ class PredictingTextModel(TrainableModel, abc.ABC):
         ]
 
     def _answers(self, x: Any, batch_size: int, progress: Progress) -> Any:
-        """Returns the answers for several texts, each of which has one row."""
+        """Returns the answers for several texts."""
         task, examples = self.make_task(), self.examples(x, None)
-
-        def decode(batch: Mapping, outputs: Mapping) -> dict[str, Any]:
-            return task.decode(task.row_outputs(batch, outputs))
-
         features = task.encoding.features(examples)
-        decoded = self._results(features, batch_size, decode, progress)
+        outputs = self._results(
+            features, batch_size, task.row_outputs, progress
+        )
+        rows = Rows(features.arrays["example_index"], len(examples))
+        decoded = as_numpy(task.decode(task.join(outputs, rows)))
         return task.answers(decoded, examples)
 
     def _joined(self, parts: Sequence[Any]) -> Any:
@@ -238,7 +238,7 @@ class PredictingTextModel(TrainableModel, abc.ABC):
         predictions = self._results(
             features, batch_size, task.predictions, progress
         )
-        scores = task.score(predictions, *examples)
+        scores = task.score(task.of_examples(predictions), *examples)
         return {n.removeprefix("eval_"): score for n, score in scores.items()}
 
     def _call(self, batch: Mapping[str, np.ndarray]) -> Any:

@@ -73,6 +73,7 @@ class QuestionAnswerer(TextModel):
     """
 
     model_class = BertSpanLabeler
+    task_class = SpanTask
     _recorded: ClassVar[Mapping[str, str]] = {
         **TextModel._recorded,
         "doc_stride": "doc_stride",

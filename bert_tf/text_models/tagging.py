@@ -50,6 +50,7 @@ class TokenTagger(TextModel):
     """
 
     model_class = BertTokenClassifier
+    task_class = TaggingTask
 
     def __init__(
         self,
@@ -160,9 +161,6 @@ class TokenTagger(TextModel):
 
     def _encoding(self) -> TaggingEncoding:
         return self.make_encoding(TaggingEncoding, labels=self.labels)
-
-    def _facts(self):
-        return {**super()._facts(), "labels": self.labels}
 
     def _served(self):
         from bert_tf.serving.tagging import ServedTagger

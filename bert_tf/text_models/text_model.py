@@ -14,6 +14,7 @@ from bert_tf.errors import InputError, shortened, wrong_value
 from bert_tf.feature_model import FeatureModel
 from bert_tf.interop import adapters
 from bert_tf.pretrained import (
+    make_model,
     options_of,
     require_options,
     save,
@@ -21,6 +22,7 @@ from bert_tf.pretrained import (
     warn_if_random,
 )
 from bert_tf.tasks.encoding import Encoding, TextEncoding
+from bert_tf.tasks.task import FineTuningTask
 from bert_tf.text_models.training import TrainableTextModel
 from bert_tf.tokenization.vocabulary_file import load_vocab, require_fit
 from bert_tf.tokenization.wordpiece import FullTokenizer
@@ -53,8 +55,9 @@ class TextModel(TrainableTextModel):
       max_seq_length: The argument.
     """
 
-    # The class of `model`.
+    # The classes of `model` and of its task.
     model_class: ClassVar[type[FeatureModel]]
+    task_class: ClassVar[type[FineTuningTask]]
     # The arguments of the constructor that checkpoints record, with their names
     # in `Pretrained`. All arguments are attributes.
     _recorded: ClassVar[Mapping[str, str]] = {
@@ -127,7 +130,8 @@ class TextModel(TrainableTextModel):
         names = ours | options_of(cls.model_class)
         require_options(cls.__name__, options, names - {"model", "tokenizer"})
         own = {name: options.pop(name) for name in ours & options.keys()}
-        model = cls.model_class.from_pretrained(path, **options)
+        kind = cls.task_class.kind
+        model = make_model(cls.model_class, path, kind=kind, **options)
         pretrained = model.checkpoint
         arguments = tokenizer_arguments(pretrained)
         where = f"the vocabulary of {pretrained.path}"
@@ -165,9 +169,10 @@ class TextModel(TrainableTextModel):
 
     def _facts(self) -> dict[str, Any]:
         """Returns what a saved checkpoint records besides the weights."""
-        return {
+        recorded = {
             fact: getattr(self, name) for name, fact in self._recorded.items()
         }
+        return {**self.make_task().facts(), **recorded}
 
     def call(self, inputs, training=False):
         """Maps features, int32 [B, S], to logits; used by `fit`."""
@@ -262,7 +267,7 @@ class TextModel(TrainableTextModel):
     def _lora_facts(self) -> dict[str, Any]:
         facts = self._facts()
         names = ("labels", "problem_type")
-        return {name: facts[name] for name in names if name in facts}
+        return {n: facts[n] for n in names if facts[n] is not None}
 
     def save_pretrained(
         self, folder: str | os.PathLike[str], format: str = "huggingface"

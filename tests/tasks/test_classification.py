@@ -71,7 +71,8 @@ def test_one_loss_for_the_whole_batch_is_refused():
 def kept(task, label_ids=None, logits=LOGITS) -> dict[str, np.ndarray]:
     if label_ids is None:
         label_ids = LABEL_IDS[task.problem]
-    features = {"label_ids": np.asarray(label_ids)}
+    label_ids = np.asarray(label_ids)
+    features = {"label_ids": label_ids, "input_ids": label_ids}
     return as_arrays(task.predictions(features, {"logits": logits}))
 
 
