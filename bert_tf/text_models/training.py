@@ -418,11 +418,10 @@ class TrainableTextModel(PredictingTextModel):
         data = split_dataset(*data, self._needs_labels)
         features = self._with_teacher(self._weighted_features(*data))
         if isinstance(class_weight, str) and class_weight == "balanced":
-            count = len(self._class_names())
-            numbers = self._label_ids(features) if count else np.zeros(1, int)
-            class_weight = dict(
-                enumerate(balanced_class_weights(numbers, count))
-            )
+            names = self._class_names()
+            numbers = self._label_ids(features) if names else np.zeros(1, int)
+            balanced = balanced_class_weights(numbers, len(names))
+            class_weight = dict(zip(names, balanced, strict=False))
         arguments = self._training_arguments(class_weight)
         return for_training(features, batch_size, epochs, seed, arguments)
 
