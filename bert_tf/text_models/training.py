@@ -242,9 +242,10 @@ class TrainableTextModel(PredictingTextModel):
             evaluate instead. A data set is then read into memory.
           sample_weight: The weight of each text in the loss, floats [n].
           class_weight: The weights of labels in the loss, by name or number;
-            other labels have weight 1. The mean weight of a batch becomes 1,
-            as in the scripts. "balanced": each label counts equally,
-            n / (labels * count), as in scikit-learn.
+            other labels have weight 1. As in Keras, the loss of a batch is
+            the sum of weight times loss, divided by the number of its texts or
+            words. "balanced": each label counts equally, n / (labels *
+            count), as in scikit-learn.
           initial_epoch: The epoch to resume from, counted from 0. The default
             optimizer then keeps its state. A model loaded from a `.keras` file
             draws different dropout masks than an uninterrupted run, because the

@@ -27,6 +27,7 @@ pytestmark = pytest.mark.usefixtures("eagerly")
 ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
 TEXTS = ["a b c", "d", "e f g h i", "a a", "b", "i h"]
 LABELS = ("bad", "good")
+SPARSE = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 CONTEXT = "a b c d e f g h i j k l m n o p q r a b c d"
 WORDS = [["a", "b", "c"], ["d"], [], ["e", "f"]]
 TAGS = ("O", "B-X", "I-X")
@@ -546,9 +547,40 @@ def test_weights_of_texts_and_classes_in_training(encoder):
     assert found == ["bad", "good"]
     batch = model._weighted_features(["a"] * 2, [1, 0], [3.0, 5.0]).arrays
     call = model._training_arguments({1: 0.5})
-    # The mean of the weights of classes is 1 in each batch.
-    expected = np.array([0.5 * 3, 1 * 5]) / 0.75
-    np.testing.assert_allclose(call(batch)[2], expected, rtol=1e-6)
+    np.testing.assert_allclose(call(batch)[2], [0.5 * 3, 1 * 5], rtol=1e-6)
+
+
+@pytest.mark.parametrize("loss", ["auto", SPARSE])
+@pytest.mark.parametrize("batch_size", [1, 12])
+@pytest.mark.parametrize("kind", ["texts", "words", "windows"])
+def test_class_weights_multiply_losses(encoder, kind, batch_size, loss):
+    """As in Keras: sum(weight * loss) / number of texts, or of words."""
+    weights = np.array([0.5, 100.0])
+    options = {"dropout": 0.0}
+    if kind == "words":
+        model = load(encoder, "tagger", labels=["O", "X"], **options)
+        x, y = [["a", "b"], ["c", "d"]] * 3, [[0, 1], [1, 1]] * 3
+    else:
+        # Each text has two windows.
+        if kind == "windows":
+            options |= {"max_seq_length": 5, "doc_stride": 1}
+        model = load(encoder, "classifier", **options)
+        x, y = ["a b c d", "e f g h", "d c b a"] * 2, [0, 1, 1] * 2
+    arrays = model._features(x, y).arrays
+    inputs = {name: arrays[name].astype("int32") for name in FEATURE_NAMES}
+    logits = ops.convert_to_numpy(ops.log_softmax(model(inputs)))
+    labels = arrays["label_ids"][..., np.newaxis]
+    losses = -np.take_along_axis(logits, labels, -1) * weights[labels]
+    is_counted = arrays.get("label_mask", np.ones(len(losses))) > 0
+    model.compile(keras.optimizers.SGD(0.0), loss)
+    history = model.fit(
+        *(x, y, batch_size),
+        epochs=1,
+        class_weight=dict(enumerate(weights)),
+        verbose=0,
+    )
+    expected = losses[is_counted].mean()
+    assert history.history["loss"] == [pytest.approx(expected, rel=1e-5)]
 
 
 @pytest.mark.graph
