@@ -495,7 +495,7 @@ class TextClassifier(TextModel):
             self.is_pair = examples[0].text_b is not None
         features = self._encoding().features(examples)
         arrays = features.arrays
-        if shares is not None and not {*np.unique(shares)} <= {0, 1}:
+        if shares is not None:
             arrays["label_shares"] = shares[arrays["example_index"]]
         return features
 
@@ -551,12 +551,12 @@ class TextClassifier(TextModel):
     def _targets(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
         """Returns labels as Keras compares them with logits.
 
-        They are numbers, [B]; or probabilities of labels, [B, C]; for
-        regression [B, 1], since Keras would average losses [B] before it
+        For regression [B, 1], since Keras would average losses [B] before it
         weights them.
         """
-        labels = batch["label_ids"]
-        return labels[:, None] if self.problem == "regression" else labels
+        if self.problem == "regression" and not self._ranks:
+            return batch["label_ids"][:, None]
+        return super()._targets(batch)
 
     def _label_ids(self, features: Features) -> np.ndarray:
         arrays = _only_labeled(features).arrays

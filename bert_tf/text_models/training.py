@@ -42,6 +42,7 @@ from bert_tf.text_models.inputs import (
     split_dataset,
     x_y_weights,
 )
+from bert_tf.text_models.label_metrics import targets_of
 from bert_tf.text_models.prediction import (
     TEXTS_AT_A_TIME,
     PredictingTextModel,
@@ -91,7 +92,8 @@ class TrainableTextModel(PredictingTextModel):
 
     def _targets(self, batch: Mapping[str, np.ndarray]) -> Any:
         """Returns what Keras's own losses and metrics compare with `call`."""
-        return batch["label_ids"]
+        num_classes = len(self._class_names())
+        return targets_of(self.loss, batch["label_ids"], num_classes)
 
     def _drawn(
         self, batch: Mapping[str, np.ndarray], is_training: bool

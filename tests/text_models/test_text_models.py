@@ -583,6 +583,58 @@ def test_class_weights_multiply_losses(encoder, kind, batch_size, loss):
     assert history.history["loss"] == [pytest.approx(expected, rel=1e-5)]
 
 
+def own_loss(rows, logits):
+    """A user's loss, which gets rows as they are given."""
+    return -ops.sum(rows * ops.log_softmax(logits), axis=-1)
+
+
+ROWS = keras.losses.CategoricalCrossentropy(from_logits=True)
+FOCAL = keras.losses.CategoricalFocalCrossentropy(from_logits=True)
+
+
+@pytest.mark.parametrize(
+    ("loss", "form"),
+    [
+        *itertools.product([ROWS, FOCAL, "mse"], ["names", "rows", "tags"]),
+        *[(ROWS, "shares"), (FOCAL, "shares"), (own_loss, "rows")],
+        *[(SPARSE, "rows"), ("mse", "lists")],
+    ],
+)
+def test_losses_get_labels_in_their_form(encoder, loss, form):
+    """Labels [B] and logits [B, C] would be broadcast where B equals C."""
+    kind, options = "classifier", {"dropout": 0.0}
+    x, rows = ["a b", "c"], np.eye(2)[[1, 0]]
+    y = ["good", "bad"] if form == "names" else rows
+    if form == "shares":
+        y = rows = np.array([[0.25, 0.75], [0.5, 0.5]])
+    if form == "lists":
+        options |= {"problem": "regression", "labels": None}
+        x, y, rows = [["a", "b", "c"], ["d", "e", "f"]], None, rows[::-1]
+    if form == "tags":
+        kind, options["labels"] = "tagger", ["O", "X"]
+        # Two texts of two tokens.
+        options["max_seq_length"] = 4
+        x, y, rows = [["a", "b"]] * 2, [[0, 1]] * 2, [np.eye(2)[[0, 0, 1, 0]]]
+    model = load(encoder, kind, **options)
+    model.compile(keras.optimizers.SGD(0.0), loss)
+    arrays = model._features(x, y).arrays
+    inputs = {name: arrays[name].astype("int32") for name in FEATURE_NAMES}
+    compare = ROWS if loss is SPARSE else keras.losses.get(loss)
+    compare = getattr(compare, "fn", compare)
+    if loss in (ROWS, FOCAL, SPARSE):
+        compare = functools.partial(compare, from_logits=True)
+    expected = ops.convert_to_numpy(
+        compare(np.broadcast_to(rows, model(inputs).shape), model(inputs))
+    )
+    expected = expected[:, 1:3] if form == "tags" else expected
+    history = model.fit(x, y, batch_size=2, epochs=1, verbose=0).history
+    assert history["loss"] == [pytest.approx(expected.mean(), rel=1e-4)]
+    weights = np.array([0.5, 3.0])
+    found = model.evaluate(x, y, sample_weight=weights, verbose=0)["loss"]
+    expected = (expected.T * weights).mean()
+    assert found == pytest.approx(expected, rel=1e-4)
+
+
 @pytest.mark.graph
 def test_each_training_has_its_own_class_weights(encoder):
     """A training reuses the compiled step of the previous one."""
