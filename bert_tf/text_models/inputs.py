@@ -198,15 +198,19 @@ def sample_weights(values: Any, count: int) -> np.ndarray:
     """Returns the weight of each text, float32 [count].
 
     Raises:
-      InputError: If there are not `count` weights, or one is not a number.
+      InputError: If there are not `count` weights, or one is not a number, or
+        is negative.
     """
     try:
         weights = np.array(plain(values), np.float32)
     except (OverflowError, TypeError, ValueError):
         weights = np.array(np.nan)
-    if weights.shape != (count,) or not np.isfinite(weights).all():
+    is_valid = np.isfinite(weights) & (weights >= 0)
+    if weights.shape != (count,) or not is_valid.all():
         raise wrong_value(
-            "sample_weight", f"{count} numbers, one for each text", values
+            "sample_weight",
+            f"{count} numbers of at least 0, one for each text",
+            values,
         )
     return weights
 

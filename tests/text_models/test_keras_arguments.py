@@ -832,7 +832,7 @@ def test_weights_of_a_data_set_are_counted_and_given_once():
 
     dataset = tf.data.Dataset.from_tensor_slices((["a", "b", "c"], [0, 1, 1]))
     assert len([*parts_of(dataset, None, [1.0] * 3, True, 2)]) == 2
-    with refused("sample_weight must be 3 numbers, one for each text"):
+    with refused("sample_weight must be 3 numbers of at least 0, one for"):
         list(parts_of(dataset, None, [1.0] * 5, True, 2))
     weighted = dataset.map(lambda x, y: (x, y, 1.0))
     with refused("The data set has the weights: leave out sample_weight"):

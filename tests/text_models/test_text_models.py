@@ -831,7 +831,7 @@ def test_labels_and_weights_are_counted_before_they_are_divided():
             ):
                 divide(labels, None)
         for weights in ([1.0] * 3, [1.0] * 6, 2.0):
-            with refused("sample_weight must be 4 numbers, one for each text"):
+            with refused("sample_weight must be 4 numbers of at least 0, one"):
                 divide([1] * 4, weights)
 
 
@@ -1160,8 +1160,8 @@ def test_wrong_options_of_fit(encoder):
             f"{name} must be an? (positive )?integer.*; got {value!r}"
         ):
             model.fit(["a"], ["good"], **{name: value})
-    for weights in ([1.0, 2.0], [np.nan], ["much"], 3):
-        with refused("sample_weight must be 1 numbers, one for each text; got"):
+    for weights in ([1.0, 2.0], [np.nan], [-1.0], ["much"], 3):
+        with refused("sample_weight must be 1 numbers of at least 0, one for"):
             model.fit(["a"], ["good"], sample_weight=weights)
     with refused("fit does not accept shuffle"):
         model.fit(["a"], ["good"], shuffle=False)
@@ -1228,7 +1228,7 @@ def test_integers_that_no_float_can_hold(encoder):
     numbers = load(encoder, "classifier", problem="regression", labels=None)
     with refused("example 0: the label must be a finite number; got 1000"):
         numbers.fit(["a"], [huge])
-    with refused("sample_weight must be 1 numbers, one for each text; got"):
+    with refused("sample_weight must be 1 numbers of at least 0, one for"):
         numbers.fit(["a"], [1.0], sample_weight=[huge])
     with refused("The scores must be numbers; got"):
         load(encoder, "embedder").fit([("a", "b")], [huge])
@@ -1342,7 +1342,7 @@ def test_missing_labels_and_wrong_options(encoder):
         with refused(f"{option} must be one of True or False; got 'false'"):
             load(encoder, kind, **{option: "false"})
     for kind in ("classifier", "tagger"):
-        with refused("The labels must be a list of names; got 5"):
+        with refused("The labels must be a list of non-empty names; got 5"):
             load(encoder, kind, labels=5)
     with refused("learning_rate is for optimizer='auto'"):
         model.compile("adam", learning_rate=0.1)
