@@ -63,14 +63,18 @@ def require_booleans(**options: Any) -> None:
 def require_names(names: Sequence[str], advice: str = "") -> tuple[str, ...]:
     """Returns the names of classes, or raises InputError.
 
-    They must be a list, or another sequence, of different strings: an answer by
-    name would otherwise mean several classes.
+    They must be a list, or another sequence, of different strings that are not
+    empty: an answer by name would otherwise mean several classes, or no class.
     """
     is_list = isinstance(names, Collection) and not isinstance(
         names, (str, bytes, Mapping, Set)
     )
-    if not is_list or not all(isinstance(name, str) for name in names):
-        raise wrong_value("The labels", "a list of names", names, advice)
+    if not is_list or not all(
+        isinstance(name, str) and name.strip() for name in names
+    ):
+        raise wrong_value(
+            "The labels", "a list of non-empty names", names, advice
+        )
     if len({*names}) < len(names):
         raise wrong_value("The labels", "different", [*names], advice)
     return tuple(map(str, names))

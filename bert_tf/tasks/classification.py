@@ -368,30 +368,23 @@ class ClassificationTask(FineTuningTask):
         return BertClassifier(self.config, self.num_outputs, **options)
 
     def element_weights(self, features: Mapping) -> Any:
-        """Returns the class weights, float32 [B]; see `FineTuningTask`."""
-        if self.class_weights is None:
-            return self.is_element(features)
-        return weights_of(features["label_ids"], self.class_weights)
+        """Returns the weights of classes and windows, float32 [B].
+
+        In an epoch, texts have equal weights, not windows.
+        """
+        weights = self.is_element(features)
+        if self.class_weights is not None:
+            weights *= weights_of(features["label_ids"], self.class_weights)
+        if "num_windows" in features:
+            num_windows = ops.cast(features["num_windows"], "float32")
+            weights *= self._rows_per_example / num_windows
+        return weights
 
     def element_losses(self, features: Mapping, outputs: Mapping) -> Any:
         """Returns the losses; source: `create_model` of `run_classifier.py`."""
-        loss = self._objective.loss(
+        return self._objective.loss(
             features["label_ids"], outputs["logits"], self._label_smoothing
         )
-        if "num_windows" not in features:
-            return loss
-        return loss * ops.cast(self.row_scales(features), loss.dtype)
-
-    def row_scales(self, features: Mapping) -> Any:
-        """Returns the scale that gives texts, not windows, equal weight.
-
-        Not in `element_weights`: batches have windows of texts of similar
-        length, so dividing by the sum of the weights would undo the scale.
-        """
-        if "num_windows" not in features:
-            return super().row_scales(features)
-        num_windows = ops.cast(features["num_windows"], "float32")
-        return self._rows_per_example / num_windows
 
     def soft_losses(
         self, features: Mapping, outputs: Mapping, temperature: float

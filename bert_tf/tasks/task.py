@@ -239,15 +239,11 @@ class FineTuningTask(Task):
         return ops.ones(ops.shape(features["input_ids"])[:1])
 
     def element_weights(self, features: Mapping) -> Any:
-        """Returns the weight of each element, float32 [B, ...]."""
-        return self.is_element(features)
+        """Returns what multiplies the loss of each element, float32 [B, ...].
 
-    def row_scales(self, features: Mapping) -> Any:
-        """Returns the scale of each row in `element_losses`, float32 [B].
-
-        Losses are not divided by the sum of the scales. By default 1.
+        Losses are divided by the number of elements, not by their weights.
         """
-        return ops.ones(ops.shape(features["input_ids"])[:1])
+        return self.is_element(features)
 
     def soft_losses(
         self, features: Mapping, outputs: Mapping, temperature: float
@@ -263,9 +259,9 @@ class FineTuningTask(Task):
         )
 
     def loss_weights(self, features: Mapping) -> dict:
-        """See `Task`; sums over the elements of a row."""
+        """See `Task`; counts the elements of a row."""
         [name] = self.loss_names
-        return {name: sum_of_rows(self.element_weights(features))}
+        return {name: sum_of_rows(self.is_element(features))}
 
     def losses(self, features: Mapping, outputs: Mapping) -> dict:
         """See `Task`; sums over the elements of a row."""

@@ -12,6 +12,7 @@ import numpy as np
 from bert_tf.config import positive_integer
 from bert_tf.errors import InputError, did_you_mean, listed, wrong_value
 from bert_tf.tasks.classification import are_class_weights
+from bert_tf.tasks.examples import have_values, spelled_label
 
 # How far the sum of label probabilities may be from 1.
 _MOST_ROUNDING = 1e-3
@@ -197,15 +198,19 @@ def sample_weights(values: Any, count: int) -> np.ndarray:
     """Returns the weight of each text, float32 [count].
 
     Raises:
-      InputError: If there are not `count` weights, or one is not a number.
+      InputError: If there are not `count` weights, or one is not a number, or
+        is negative.
     """
     try:
         weights = np.array(plain(values), np.float32)
     except (OverflowError, TypeError, ValueError):
         weights = np.array(np.nan)
-    if weights.shape != (count,) or not np.isfinite(weights).all():
+    is_valid = np.isfinite(weights) & (weights >= 0)
+    if weights.shape != (count,) or not is_valid.all():
         raise wrong_value(
-            "sample_weight", f"{count} numbers, one for each text", values
+            "sample_weight",
+            f"{count} numbers of at least 0, one for each text",
+            values,
         )
     return weights
 
@@ -386,16 +391,23 @@ def plain_row(values: Any, where: str) -> list:
 
 
 def label_name(value: Any, labels: Sequence[str]) -> Any:
-    """Returns the name of a label that is a name or a number.
+    """Returns the name that a label is, spells, or whose position it is.
 
-    Other values are returned as they are: the encoding refuses them.
+    1 and 1.0 spell "1", and True spells "True" or "true". A position counts
+    only if no name looks like a number or a boolean. Other values are returned
+    as they are: the encoding refuses them.
     """
+    if is_missing(value):
+        return value
     if isinstance(value, bytes):
-        return value.decode("utf-8", errors="replace")
+        value = value.decode("utf-8", errors="replace")
+    labels = tuple(labels)
+    name = spelled_label(str(value), labels)
+    is_number = isinstance(value, (numbers.Real, np.bool_)) and value % 1 == 0
     # pandas turns integers into floats in a column with missing values.
-    is_number = isinstance(value, numbers.Real) and value % 1 == 0
-    is_known = is_number and 0 <= value < len(labels)
-    return labels[int(value)] if is_known else value
+    if name is None and is_number and not have_values(labels):
+        name = dict(enumerate(labels)).get(int(value))
+    return value if name is None else name
 
 
 def is_missing(value: Any) -> bool:

@@ -42,6 +42,7 @@ from bert_tf.text_models.inputs import (
     split_dataset,
     x_y_weights,
 )
+from bert_tf.text_models.label_metrics import targets_of
 from bert_tf.text_models.prediction import (
     TEXTS_AT_A_TIME,
     PredictingTextModel,
@@ -91,7 +92,8 @@ class TrainableTextModel(PredictingTextModel):
 
     def _targets(self, batch: Mapping[str, np.ndarray]) -> Any:
         """Returns what Keras's own losses and metrics compare with `call`."""
-        return batch["label_ids"]
+        num_classes = len(self._class_names())
+        return targets_of(self.loss, batch["label_ids"], num_classes)
 
     def _drawn(
         self, batch: Mapping[str, np.ndarray], is_training: bool
@@ -242,9 +244,10 @@ class TrainableTextModel(PredictingTextModel):
             evaluate instead. A data set is then read into memory.
           sample_weight: The weight of each text in the loss, floats [n].
           class_weight: The weights of labels in the loss, by name or number;
-            other labels have weight 1. The mean weight of a batch becomes 1,
-            as in the scripts. "balanced": each label counts equally,
-            n / (labels * count), as in scikit-learn.
+            other labels have weight 1. As in Keras, the loss of a batch is
+            the sum of weight times loss, divided by the number of its texts or
+            words. "balanced": each label counts equally, n / (labels *
+            count), as in scikit-learn.
           initial_epoch: The epoch to resume from, counted from 0. The default
             optimizer then keeps its state. A model loaded from a `.keras` file
             draws different dropout masks than an uninterrupted run, because the
@@ -418,11 +421,10 @@ class TrainableTextModel(PredictingTextModel):
         data = split_dataset(*data, self._needs_labels)
         features = self._with_teacher(self._weighted_features(*data))
         if isinstance(class_weight, str) and class_weight == "balanced":
-            count = len(self._class_names())
-            numbers = self._label_ids(features) if count else np.zeros(1, int)
-            class_weight = dict(
-                enumerate(balanced_class_weights(numbers, count))
-            )
+            names = self._class_names()
+            numbers = self._label_ids(features) if names else np.zeros(1, int)
+            balanced = balanced_class_weights(numbers, len(names))
+            class_weight = dict(zip(names, balanced, strict=False))
         arguments = self._training_arguments(class_weight)
         return for_training(features, batch_size, epochs, seed, arguments)
 

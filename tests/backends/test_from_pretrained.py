@@ -159,8 +159,8 @@ def test_labels_decide_whether_the_head_is_kept(folders):
         load(labels=[])
     with refused("labels must be different"):
         load(labels=["a", "a"])
-    for labels in ([1, 2], "ab", {"a": 0}, {"a", "b"}):
-        with refused("labels must be a list of names"):
+    for labels in ([1, 2], "ab", {"a": 0}, {"a", "b"}, ["", "b"]):
+        with refused("labels must be a list of non-empty names"):
             load(labels=labels)
     with refused("no option 'labls'. Did you mean 'labels'"):
         load(labls=["a", "b"])

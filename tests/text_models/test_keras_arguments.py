@@ -47,10 +47,10 @@ def embedder(**options):
     return bert_tf.TextEmbedder(model, TOKENIZER, max_seq_length=13, **options)
 
 
-def tagger():
+def tagger(labels=("O", "B-X", "I-X")):
     keras.utils.set_random_seed(5)
-    model = bert_tf.BertTokenClassifier(CONFIG, num_labels=3)
-    return bert_tf.TokenTagger(model, TOKENIZER, ["O", "B-X", "I-X"], 13)
+    model = bert_tf.BertTokenClassifier(CONFIG, num_labels=len(labels))
+    return bert_tf.TokenTagger(model, TOKENIZER, labels, 13)
 
 
 def answerer():
@@ -395,6 +395,64 @@ def test_balanced_weights_of_labels():
     np.testing.assert_allclose(class_weights({1: 0.5}, NAMES), [1, 0.5, 1])
 
 
+# Labels.
+
+
+def label_ids(model, labels):
+    x = [["a"]] if isinstance(model, bert_tf.TokenTagger) else ["a"]
+    rows = [model._features(x, [label]).arrays for label in labels]
+    return [row["label_ids"].squeeze().tolist() for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("names", "given", "expected"),
+    [
+        (("1", "2", "3"), [1, 3.0, "2", b"1", np.int64(2)], [0, 2, 1, 0, 1]),
+        (("1", "0"), [1, np.float32(0), "1.0"], [0, 1, 0]),
+        (("0.5", "1.0"), [np.float64(0.5), 1], [0, 1]),
+        (("True", "False"), [True, np.bool_(False), "true"], [0, 1, 0]),
+        (("true", "1"), [True, 1], [0, 1]),
+        (("bad", "good"), [1, 0.0, np.bool_(True)], [1, 0, 1]),
+    ],
+)
+def test_a_label_is_the_name_that_it_spells(names, given, expected):
+    model = classifier(len(names), problem="single_label", labels=names)
+    assert label_ids(model, given) == expected
+    one_hot = np.eye(len(names))
+    assert label_ids(model, one_hot[expected]) == expected
+    for number, name in zip(given, expected, strict=True):
+        weights = np.where(np.arange(len(names)) == name, 2.0, 1.0)
+        np.testing.assert_array_equal(
+            class_weights({number: 2.0}, names), weights
+        )
+    model = tagger(names)
+    ids = [row[1] for row in label_ids(model, [[label] for label in given])]
+    assert ids == expected
+    several = classifier(len(names), problem="multi_label", labels=names)
+    rows = one_hot[expected].astype(int).tolist()
+    assert label_ids(several, rows) == rows
+    if "good" not in names:  # Rows of positions are refused.
+        assert label_ids(several, [[label] for label in given]) == rows
+
+
+@pytest.mark.parametrize(
+    ("names", "label"),
+    [
+        (("1", "2", "3"), 0),
+        (("0", "1"), True),
+        (("True", "False"), 0),
+        (("none", "2"), 0),
+        (("bad", "good"), "0"),
+    ],
+)
+def test_positions_do_not_count_beside_names_of_numbers(names, label):
+    model = classifier(len(names), problem="single_label", labels=names)
+    with refused(f"must be one of {names[0]}.* or {names[-1]}; got {label!r}"):
+        model.evaluate(["a"], [label])
+    with refused("class_weight must be 'balanced' or a dict of numbers for"):
+        model.fit(["a"], [names[0]], class_weight={label: 2.0})
+
+
 # Data sets that are larger than the memory.
 
 
@@ -421,10 +479,7 @@ def test_a_data_set_is_read_in_parts(batched, monkeypatch):
         stream.set_epoch(epoch)
         steps = [stream[n] for n in range(6)]
         assert [len(y) for _, y, _ in steps] == [4, 4, 4, 4, 4, 3]
-        # The weights of labels have the mean 1 in a batch.
-        found = np.concatenate(
-            [w * np.mean(1 + y) / (1 + y) for _, y, w in steps]
-        )
+        found = np.concatenate([w / (1 + y) for _, y, w in steps])
         np.testing.assert_allclose(sorted(found), weights, rtol=1e-5)
         orders.append([*found])
     assert orders[0] != orders[1]
@@ -777,7 +832,7 @@ def test_weights_of_a_data_set_are_counted_and_given_once():
 
     dataset = tf.data.Dataset.from_tensor_slices((["a", "b", "c"], [0, 1, 1]))
     assert len([*parts_of(dataset, None, [1.0] * 3, True, 2)]) == 2
-    with refused("sample_weight must be 3 numbers, one for each text"):
+    with refused("sample_weight must be 3 numbers of at least 0, one for"):
         list(parts_of(dataset, None, [1.0] * 5, True, 2))
     weighted = dataset.map(lambda x, y: (x, y, 1.0))
     with refused("The data set has the weights: leave out sample_weight"):

@@ -27,6 +27,7 @@ pytestmark = pytest.mark.usefixtures("eagerly")
 ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
 TEXTS = ["a b c", "d", "e f g h i", "a a", "b", "i h"]
 LABELS = ("bad", "good")
+SPARSE = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 CONTEXT = "a b c d e f g h i j k l m n o p q r a b c d"
 WORDS = [["a", "b", "c"], ["d"], [], ["e", "f"]]
 TAGS = ("O", "B-X", "I-X")
@@ -546,9 +547,92 @@ def test_weights_of_texts_and_classes_in_training(encoder):
     assert found == ["bad", "good"]
     batch = model._weighted_features(["a"] * 2, [1, 0], [3.0, 5.0]).arrays
     call = model._training_arguments({1: 0.5})
-    # The mean of the weights of classes is 1 in each batch.
-    expected = np.array([0.5 * 3, 1 * 5]) / 0.75
-    np.testing.assert_allclose(call(batch)[2], expected, rtol=1e-6)
+    np.testing.assert_allclose(call(batch)[2], [0.5 * 3, 1 * 5], rtol=1e-6)
+
+
+@pytest.mark.parametrize("loss", ["auto", SPARSE])
+@pytest.mark.parametrize("batch_size", [1, 12])
+@pytest.mark.parametrize("kind", ["texts", "words", "windows"])
+def test_class_weights_multiply_losses(encoder, kind, batch_size, loss):
+    """As in Keras: sum(weight * loss) / number of texts, or of words."""
+    weights = np.array([0.5, 100.0])
+    options = {"dropout": 0.0}
+    if kind == "words":
+        model = load(encoder, "tagger", labels=["O", "X"], **options)
+        x, y = [["a", "b"], ["c", "d"]] * 3, [[0, 1], [1, 1]] * 3
+    else:
+        # Each text has two windows.
+        if kind == "windows":
+            options |= {"max_seq_length": 5, "doc_stride": 1}
+        model = load(encoder, "classifier", **options)
+        x, y = ["a b c d", "e f g h", "d c b a"] * 2, [0, 1, 1] * 2
+    arrays = model._features(x, y).arrays
+    inputs = {name: arrays[name].astype("int32") for name in FEATURE_NAMES}
+    logits = ops.convert_to_numpy(ops.log_softmax(model(inputs)))
+    labels = arrays["label_ids"][..., np.newaxis]
+    losses = -np.take_along_axis(logits, labels, -1) * weights[labels]
+    is_counted = arrays.get("label_mask", np.ones(len(losses))) > 0
+    model.compile(keras.optimizers.SGD(0.0), loss)
+    history = model.fit(
+        *(x, y, batch_size),
+        epochs=1,
+        class_weight=dict(enumerate(weights)),
+        verbose=0,
+    )
+    expected = losses[is_counted].mean()
+    assert history.history["loss"] == [pytest.approx(expected, rel=1e-5)]
+
+
+def own_loss(rows, logits):
+    """A user's loss, which gets rows as they are given."""
+    return -ops.sum(rows * ops.log_softmax(logits), axis=-1)
+
+
+ROWS = keras.losses.CategoricalCrossentropy(from_logits=True)
+FOCAL = keras.losses.CategoricalFocalCrossentropy(from_logits=True)
+
+
+@pytest.mark.parametrize(
+    ("loss", "form"),
+    [
+        *itertools.product([ROWS, FOCAL, "mse"], ["names", "rows", "tags"]),
+        *[(ROWS, "shares"), (FOCAL, "shares"), (own_loss, "rows")],
+        *[(SPARSE, "rows"), ("mse", "lists")],
+    ],
+)
+def test_losses_get_labels_in_their_form(encoder, loss, form):
+    """Labels [B] and logits [B, C] would be broadcast where B equals C."""
+    kind, options = "classifier", {"dropout": 0.0}
+    x, rows = ["a b", "c"], np.eye(2)[[1, 0]]
+    y = ["good", "bad"] if form == "names" else rows
+    if form == "shares":
+        y = rows = np.array([[0.25, 0.75], [0.5, 0.5]])
+    if form == "lists":
+        options |= {"problem": "regression", "labels": None}
+        x, y, rows = [["a", "b", "c"], ["d", "e", "f"]], None, rows[::-1]
+    if form == "tags":
+        kind, options["labels"] = "tagger", ["O", "X"]
+        # Two texts of two tokens.
+        options["max_seq_length"] = 4
+        x, y, rows = [["a", "b"]] * 2, [[0, 1]] * 2, [np.eye(2)[[0, 0, 1, 0]]]
+    model = load(encoder, kind, **options)
+    model.compile(keras.optimizers.SGD(0.0), loss)
+    arrays = model._features(x, y).arrays
+    inputs = {name: arrays[name].astype("int32") for name in FEATURE_NAMES}
+    compare = ROWS if loss is SPARSE else keras.losses.get(loss)
+    compare = getattr(compare, "fn", compare)
+    if loss in (ROWS, FOCAL, SPARSE):
+        compare = functools.partial(compare, from_logits=True)
+    expected = ops.convert_to_numpy(
+        compare(np.broadcast_to(rows, model(inputs).shape), model(inputs))
+    )
+    expected = expected[:, 1:3] if form == "tags" else expected
+    history = model.fit(x, y, batch_size=2, epochs=1, verbose=0).history
+    assert history["loss"] == [pytest.approx(expected.mean(), rel=1e-4)]
+    weights = np.array([0.5, 3.0])
+    found = model.evaluate(x, y, sample_weight=weights, verbose=0)["loss"]
+    expected = (expected.T * weights).mean()
+    assert found == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.graph
@@ -747,7 +831,7 @@ def test_labels_and_weights_are_counted_before_they_are_divided():
             ):
                 divide(labels, None)
         for weights in ([1.0] * 3, [1.0] * 6, 2.0):
-            with refused("sample_weight must be 4 numbers, one for each text"):
+            with refused("sample_weight must be 4 numbers of at least 0, one"):
                 divide([1] * 4, weights)
 
 
@@ -1076,8 +1160,8 @@ def test_wrong_options_of_fit(encoder):
             f"{name} must be an? (positive )?integer.*; got {value!r}"
         ):
             model.fit(["a"], ["good"], **{name: value})
-    for weights in ([1.0, 2.0], [np.nan], ["much"], 3):
-        with refused("sample_weight must be 1 numbers, one for each text; got"):
+    for weights in ([1.0, 2.0], [np.nan], [-1.0], ["much"], 3):
+        with refused("sample_weight must be 1 numbers of at least 0, one for"):
             model.fit(["a"], ["good"], sample_weight=weights)
     with refused("fit does not accept shuffle"):
         model.fit(["a"], ["good"], shuffle=False)
@@ -1144,7 +1228,7 @@ def test_integers_that_no_float_can_hold(encoder):
     numbers = load(encoder, "classifier", problem="regression", labels=None)
     with refused("example 0: the label must be a finite number; got 1000"):
         numbers.fit(["a"], [huge])
-    with refused("sample_weight must be 1 numbers, one for each text; got"):
+    with refused("sample_weight must be 1 numbers of at least 0, one for"):
         numbers.fit(["a"], [1.0], sample_weight=[huge])
     with refused("The scores must be numbers; got"):
         load(encoder, "embedder").fit([("a", "b")], [huge])
@@ -1258,7 +1342,7 @@ def test_missing_labels_and_wrong_options(encoder):
         with refused(f"{option} must be one of True or False; got 'false'"):
             load(encoder, kind, **{option: "false"})
     for kind in ("classifier", "tagger"):
-        with refused("The labels must be a list of names; got 5"):
+        with refused("The labels must be a list of non-empty names; got 5"):
             load(encoder, kind, labels=5)
     with refused("learning_rate is for optimizer='auto'"):
         model.compile("adam", learning_rate=0.1)
