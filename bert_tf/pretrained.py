@@ -109,10 +109,9 @@ def load_checkpoint(
 
 def _variables(model: keras.Model) -> dict[str, keras.Variable]:
     """Returns the model's variables by their TF1 names."""
-    rank = getattr(model, "input_rank", None)
-    if not model.built and rank is not None:
-        # `summary` shows the shapes that are passed here.
-        model.build((None,) * rank)
+    if not model.built and hasattr(model, "feature_shapes"):
+        # Keras keeps these shapes, for `summary` and exports.
+        model.build(model.feature_shapes(None))
     variables = checkpoint_variables(model) if model.built else {}
     if not any(name.startswith("bert/") for name in variables):
         raise InputError(

@@ -103,8 +103,8 @@ class TextModel(TrainableTextModel):
         self.tokenizer = tokenizer
         self.max_seq_length = max_seq_length
         if not model.built:
-            # `summary` shows the shapes that it is built with.
-            model.build((None,) * model.input_rank)
+            # Keras keeps these shapes, for `summary` and exports.
+            model.build(model.feature_shapes(None))
         self.built = True
 
     @classmethod
