@@ -303,8 +303,9 @@ class TextModel(TrainableTextModel):
             )
         if any(layer.quantization_mode for _, layer in dense_layers(self)):
             raise InputError(
-                f"{self.name} is quantized. Call export before quantize, or "
-                "export its attribute model, which takes token ids."
+                f"{self.name} is quantized. Call export before quantize; for "
+                "an int8 model, convert the export by convert_saved_model.py "
+                "--format=onnx --int8."
             )
         warn_if_random(self.model)
         # Needs TensorFlow Text.
