@@ -106,8 +106,8 @@ class TextModel(TrainableTextModel):
         self.tokenizer = tokenizer
         self.max_seq_length = max_seq_length
         if not model.built:
-            # `summary` shows the shapes that it is built with.
-            model.build((None,) * model.input_rank)
+            # Keras keeps these shapes, for `summary` and exports.
+            model.build(model.feature_shapes(None))
         self.built = True
 
     @classmethod
@@ -308,8 +308,9 @@ class TextModel(TrainableTextModel):
             )
         if any(layer.quantization_mode for _, layer in dense_layers(self)):
             raise InputError(
-                f"{self.name} is quantized. Call export before quantize, or "
-                "export its attribute model, which takes token ids."
+                f"{self.name} is quantized. Call export before quantize; for "
+                "an int8 model, convert the export by convert_saved_model.py "
+                "--format=onnx --int8."
             )
         warn_if_random(self.model)
         # Needs TensorFlow Text.
