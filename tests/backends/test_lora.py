@@ -292,7 +292,7 @@ def scaled(*scale):
         (changed(layers=[]), "layers must be an object"),
         (changed(layers={"pooler/dense": [3, 7]}), "'pooler/dense', which is"),
         (changed(layers={"x": [3, 7]}), "'x', which is not a layer of"),
-        (changed(layers={}), "has the shape .* no such weight"),
+        (changed(layers={}), "there are no LoRA adapters in it"),
         (changed(facts=7), "facts must be an object; got 7"),
         (changed(other_weights=7), "other_weights must be a string"),
         (scaled(10**9, 7), "has the shape"),
@@ -419,6 +419,42 @@ def test_other_adapters_of_peft_are_refused(
     with pytest.raises(InputError, match=message):
         plain.load_lora_weights(folder)
     assert not plain.adapters()
+
+
+def test_files_of_peft_without_adapters_are_refused(
+    peft_folder, default_adapters, plain
+):
+    folder = peft_folder(default_adapters)
+    path = folder / "adapter_model.safetensors"
+    safetensors.numpy.save_file({}, path, {"format": "pt"})
+    with pytest.raises(InputError, match="there are no LoRA adapters in it"):
+        plain.load_lora_weights(folder)
+    assert not plain.adapters()
+    path.unlink()
+    path = folder / "adapter_model.bin"
+    path.write_bytes(b"PK")
+    for name in (folder, path):
+        with pytest.raises(InputError, match=r"adapter_model\.bin is a pickle"):
+            plain.load_lora_weights(name)
+
+
+@pytest.mark.parametrize("model_class", [BertClassifier, BertPretrainer])
+def test_word_embeddings_trained_with_adapters_of_peft(
+    peft_folder, model_class
+):
+    """In PEFT the output matrix of masked words keeps the old values."""
+    expected = adapted(model_class, lora_alpha=7)
+    table = checkpoint_variables(expected)["bert/embeddings/word_embeddings"]
+    expected.bert.embeddings.trainable = True
+    table.assign(table + 1)
+    folder = peft_folder(expected, modules_to_save=["word_embeddings"])
+    model = small_bert.make(model_class)
+    if model_class is BertPretrainer:
+        with pytest.raises(InputError, match="output matrix of masked words"):
+            model.load_lora_weights(folder)
+        return
+    model.load_lora_weights(folder)
+    assert_close(outputs(model), outputs(expected), 1e-5)
 
 
 def test_adapters_of_peft_are_not_a_model(peft_folder, default_adapters, plain):
