@@ -102,9 +102,10 @@ class TextClassifier(TextModel):
     columns. The loss is the cross-entropy of the positive document among the
     query's documents. Scores are the numbers of a regression, or the log-odds
     of the last of two labels. `accuracy` is how often the positive document has
-    a higher score than all negatives, and `mrr` its mean reciprocal rank. A
-    batch has `batch_size` queries with all their documents; shorter lists are
-    padded to the longest one. Losses and metrics passed to `compile` compare
+    a higher score than all negatives, and `mrr` its mean reciprocal rank.
+    Negatives with the tokens of the positive document are ignored. A batch has
+    `batch_size` queries with all their documents; shorter lists are padded to
+    the longest one. Losses and metrics passed to `compile` compare
     [1, 0, 0, ...] with the scores of a query, which are -1e9 for padding.
     If lists differ in length, use losses and metrics for logits of classes,
     such as `CategoricalCrossentropy(from_logits=True)`.
