@@ -50,7 +50,6 @@ class TextModel(TrainableTextModel):
     Attributes:
       model: The model.
       tokenizer: A `FullTokenizer`.
-      max_seq_length: The argument.
     """
 
     # The class of `model`.
@@ -80,14 +79,6 @@ class TextModel(TrainableTextModel):
         super().__init__(dtype=model.dtype_policy, **kwargs)
         # Token ids must not be cast to the compute dtype.
         self.autocast = False
-        most = model.config.max_position_embeddings
-        max_seq_length = positive_integer("max_seq_length", max_seq_length)
-        if not 3 <= max_seq_length <= most:
-            raise wrong_value(
-                "max_seq_length",
-                f"from 3 to {most}, the model's max_position_embeddings",
-                max_seq_length,
-            )
         if len(tokenizer.vocabulary) > model.config.vocab_size:
             raise InputError(
                 f"The tokenizer has {len(tokenizer.vocabulary)} tokens, more "
@@ -106,6 +97,23 @@ class TextModel(TrainableTextModel):
             # `summary` shows the shapes that it is built with.
             model.build((None,) * model.input_rank)
         self.built = True
+
+    @property
+    def max_seq_length(self) -> int:
+        """The longest sequence, in tokens with [CLS] and [SEP]."""
+        return self._max_seq_length
+
+    @max_seq_length.setter
+    def max_seq_length(self, length: int) -> None:
+        most = self.model.config.max_position_embeddings
+        length = positive_integer("max_seq_length", length)
+        if not 3 <= length <= most:
+            raise wrong_value(
+                "max_seq_length",
+                f"from 3 to {most}, the model's max_position_embeddings",
+                length,
+            )
+        self._max_seq_length = length
 
     @classmethod
     def from_pretrained(
@@ -153,7 +161,8 @@ class TextModel(TrainableTextModel):
         if not isinstance(inputs, Mapping):
             raise InputError(
                 f"{self.name} takes a dict of features, such as input_ids; got "
-                f"{shortened(inputs)}. For texts, call predict."
+                f"{shortened(inputs)}. For texts, call fit, evaluate or "
+                "predict."
             )
         return super().__call__(inputs, *args, **kwargs)
 

@@ -20,7 +20,7 @@ from bert_tf.tasks.embedding import pair_losses
 from bert_tf.tasks.encoding import Encoding
 from bert_tf.tasks.examples import Example
 from bert_tf.text_models.batches import for_training
-from bert_tf.text_models.inputs import Part, first_steps, hold_out, plain_row
+from bert_tf.text_models.inputs import Part, hold_out, plain_row, whole
 from tests.interop.small_models import CONFIG, VOCAB, refused
 
 pytestmark = pytest.mark.usefixtures("eagerly")
@@ -717,27 +717,26 @@ def test_the_last_part_is_held_out():
     for x, first, last in (
         (rows, rows[:4], rows[4:]),
         (np.array(rows), rows[:4], rows[4:]),
-        ((row for row in rows), rows[:4], rows[4:]),
         ((rows, rows), (rows[:4], rows[:4]), (rows[4:], rows[4:])),
         ({"a": rows}, {"a": rows[:4]}, {"a": rows[4:]}),
     ):
-        kept, held_out = hold_out(x, [1, 2, 3, 4, 5], None, 0.2)
+        kept, held_out = hold_out(Part(x, [1, 2, 3, 4, 5]), 0.2)
         assert kept == (first, [1, 2, 3, 4], None)
         assert held_out == (last, [5], None)
     with refused("validation_split=0.5 of 1 texts leaves no text"):
-        hold_out(["a"], None, None, 0.5)
+        hold_out(Part(["a"]), 0.5)
     with refused("validation_split must be at least 0 and below 1; got 2"):
-        hold_out(rows, None, None, 2)
+        hold_out(Part(rows), 2)
     for nothing in ([], (), {}, ([], [])):
         with refused("validation_split=0.5 of 0 texts leaves no text"):
-            hold_out(nothing, None, None, 0.5)
+            hold_out(Part(nothing), 0.5)
 
 
 def test_labels_and_weights_are_counted_before_they_are_divided():
     texts = ["a", "b", "c", "d"]
     divisions = (
-        lambda y, weights: hold_out(texts, y, weights, 0.5),
-        lambda y, weights: first_steps(Part(texts, y, weights), 1, 2),
+        lambda y, weights: hold_out(Part(texts, y, weights), 0.5),
+        lambda y, weights: whole(Part(texts, y, weights), True, 1, 2),
     )
     for divide in divisions:
         for labels in ([1] * 3, [1] * 6):
@@ -884,19 +883,6 @@ def test_features_are_those_of_the_scripts(encoder):
         np.testing.assert_array_equal(made.arrays[name], rows, name)
 
 
-class Table:
-    """What a DataFrame of pandas does: iterating gives the names of columns."""
-
-    def __init__(self, rows):
-        self._rows = rows
-
-    def __iter__(self):
-        return iter(["first", "second"])
-
-    def to_numpy(self):
-        return np.array(self._rows, object)
-
-
 def test_answers_in_other_forms(encoder):
     model = load(encoder, "questions")
     for answer in (
@@ -935,7 +921,6 @@ def test_texts_in_other_forms(encoder):
     same(np.array([["a", "b"], ["c", "d"]]))
     same([["a", "b"], ["c", "d"]], np.array([1, 0]))
     same([("a", "b"), ("c", "d")], [*np.array([1, 0])])
-    same(Table([["a", "b"], ["c", "d"]]))
     same([(b"a", b"b"), (b"c", b"d")], np.array([b"good", b"bad"]))
     assert model.is_pair
     model._features(np.array(["a", "b"], object), ["good", "bad"])
@@ -1030,13 +1015,23 @@ def test_wrong_inputs(encoder):
 def test_a_text_model_is_not_called_on_texts(encoder, kind):
     model = unchanged(encoder, kind)
     for x in ("a", ["a"], ("a", "b"), np.array(["a"]), None):
-        with refused(r"takes a dict of features.* For texts, call predict\.$"):
+        with refused(
+            r"takes a dict of features.* call fit, evaluate or predict\.$"
+        ):
             model(x)
+    on_tensors = model.train_on_batch, model.test_on_batch
+    for act in (*on_tensors, model.predict_on_batch):
+        with refused("For texts, call fit, evaluate or predict"):
+            act(["good"])
 
 
 def test_wrong_parameters_and_targets(encoder):
     with refused("max_seq_length must be from 3 to 19"):
         load(encoder, "classifier", max_seq_length=20)
+    for length in (20, 2):
+        model = load(encoder, "classifier")
+        with refused(f"max_seq_length must be from 3 to 19, .* got {length}"):
+            model.max_seq_length = length
     with refused("problem must be one of single_label, multi_label or"):
         load(encoder, "classifier", problem="ranking")
     with refused("num_labels must be 2, the number of labels; got 1"):
@@ -1170,7 +1165,7 @@ def test_entities_and_answers_in_numbers(encoder):
     tags = [tuple(row["tags"]) for row in tagger.predict(words)]
     expected = metrics.entity_scores(gold, tags)
     found = tagger.evaluate(words, gold)
-    assert tagger.evaluate(iter(words), iter(gold)) == found
+    assert tagger.evaluate(np.array(words, object), gold) == found
     # Keras's loss of one batch is the mean over all words, too.
     by_keras = tagger._keras_scores(words, gold, None, 8, {"verbose": 0})
     assert found.pop("loss") == pytest.approx(by_keras["loss"], rel=1e-5)
