@@ -1019,6 +1019,7 @@ def test_a_text_model_is_not_called_on_texts(encoder, kind):
             r"takes a dict of features.* call fit, evaluate or predict\.$"
         ):
             model(x)
+    model.compile()
     on_tensors = model.train_on_batch, model.test_on_batch
     for act in (*on_tensors, model.predict_on_batch):
         with refused("For texts, call fit, evaluate or predict"):
@@ -1076,7 +1077,7 @@ def test_wrong_options_of_fit(encoder):
             model.fit(["a"], ["good"], sample_weight=weights)
     with refused("fit does not accept shuffle"):
         model.fit(["a"], ["good"], shuffle=False)
-    with refused("steps_per_epoch is for a tf.data.Dataset"):
+    with refused("steps_per_epoch is for a data set"):
         model.fit(["a"], ["good"], steps_per_epoch=3)
     for weights in (
         *({2: 1.0}, {"fine": 1.0}, {"good": None}, [1.0], {"good": np.nan}),
