@@ -395,9 +395,6 @@ class TextClassifier(TextModel):
         ]
         return best_texts(np.array(scores), [text for _, text in pairs], top_k)
 
-    def _takes_pairs(self):
-        return self.is_pair
-
     def _has_one_row(self):
         return self.doc_stride is None
 

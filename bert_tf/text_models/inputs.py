@@ -39,12 +39,7 @@ def is_dataset(x: Any) -> bool:
 
 
 def require_data(data: Part, name: str, steps: int | None) -> None:
-    """Checks the form of the data of a method, and its number of steps.
-
-    Args:
-      data: The arguments of `fit`, `evaluate` or `predict`.
-      name: The argument with the number of steps, such as "validation_steps".
-      steps: Its value.
+    """Checks the form of data, and the argument `name`, the number of steps.
 
     Raises:
       InputError: If the data are a table or an iterator, or a data set has
@@ -62,7 +57,8 @@ def require_data(data: Part, name: str, steps: int | None) -> None:
                 f"The texts are a table with the columns {listed(columns)}. "
                 'Pass one of them, such as ds["text"], or a tuple of them.'
             )
-        _require_length(x)
+        if not hasattr(x, "__len__"):
+            raise _not_in_a_list(x)
         return
     if data.y is not None or data.weights is not None:
         raise InputError(
@@ -88,13 +84,7 @@ def has_labels(data: Part) -> bool:
 def whole(
     data: Part, required: bool, batch_size: int = 1, steps: int | None = None
 ) -> Part:
-    """Returns texts, labels and weights; reads `x` if it is a data set.
-
-    Args:
-      data: The arguments of `fit`, `evaluate` or `predict`.
-      required: Whether there must be labels.
-      batch_size: The number of texts of a step.
-      steps: The number of steps to read, see `rows_of`; None: all.
+    """Reads a data set, or the first steps of texts; see `rows_of`.
 
     Raises:
       InputError: If labels are required and missing, or there are more or
@@ -107,8 +97,9 @@ def whole(
         raise InputError("Labels are missing: pass x and y.")
     if steps is None or is_single(data.x):
         return data._replace(y=None if data.y is None else plain(data.y))
-    data, _ = _equally_long(data)
-    return Part(*(_rows(values, slice(steps * batch_size)) for values in data))
+    data, _ = equally_long(data)
+    count = positive_integer("steps", steps) * batch_size
+    return Part(*(_rows(values, slice(count)) for values in data))
 
 
 def parts_of(rows: Iterator[tuple], size: int | None = None) -> Iterator[Part]:
@@ -160,7 +151,7 @@ def rows_of(
         if is_one:
             x = [x]
             others = [[np.asarray(value).tolist()] for value in others]
-        (x, *others), count = _equally_long(Part(x, *others))
+        (x, *others), count = equally_long(Part(x, *others))
         texts = zip(*x, strict=True) if isinstance(x, tuple) else x
         missing = [None] * count
         columns = (missing if y is None else y for y in others)
@@ -169,7 +160,7 @@ def rows_of(
             return
 
 
-def _equally_long(data: Part) -> tuple[Part, int]:
+def equally_long(data: Part) -> tuple[Part, int]:
     """Returns data in lists, and the number of texts.
 
     Raises:
@@ -225,7 +216,7 @@ def hold_out(data: Part, share: float) -> tuple[Part, Part]:
     """
     if not isinstance(share, numbers.Real) or not 0 < share < 1:
         raise wrong_value("validation_split", "at least 0 and below 1", share)
-    data, count = _equally_long(data)
+    data, count = equally_long(data)
     first = math.floor(count * (1 - float(share)))
     if first in (0, count):
         raise InputError(
@@ -332,22 +323,12 @@ def _is_row_of_numbers(value: Any) -> bool:
     )
 
 
-def is_empty(x: Any) -> bool:
-    """Returns whether there are no texts."""
-    # A scalar array is an error later.
-    if is_single(x) or getattr(x, "shape", None) == ():
-        return False
-    if isinstance(x, (tuple, Mapping)):
-        columns = [*x.values()] if isinstance(x, Mapping) else x
-        return all(map(is_empty, columns))
-    return hasattr(x, "__len__") and not len(x)
-
-
 def plain(values: Any) -> list:
     """Returns a column of any library as a list of Python values.
 
     Raises:
-      InputError: If `values` is a single value, a dict, or has no order.
+      InputError: If `values` is a single value, an iterator, a dict, or has no
+        order.
     """
     # TensorFlow's tensors have `numpy`, and other columns `to_numpy`.
     for name in ("numpy", "to_numpy"):
@@ -356,22 +337,19 @@ def plain(values: Any) -> list:
     if hasattr(values, "tolist"):
         values = values.tolist()
     no_columns = (str, bytes, Mapping, set, frozenset)
-    if isinstance(values, no_columns) or not hasattr(values, "__iter__"):
-        raise wrong_value("Texts or labels", "in a list or a column", values)
-    _require_length(values)
+    if isinstance(values, no_columns) or not hasattr(values, "__len__"):
+        raise _not_in_a_list(values)
     return list(values)
 
 
-def _require_length(values: Any) -> None:
-    """Raises InputError for an iterator."""
-    if hasattr(values, "__iter__") and not hasattr(values, "__len__"):
-        raise wrong_value(
-            "Texts or labels",
-            "in a list, a column or a data set",
-            values,
-            "Make a list of an iterator, or a tf.data.Dataset with "
-            "from_generator, or a keras.utils.PyDataset.",
-        )
+def _not_in_a_list(values: Any) -> InputError:
+    return wrong_value(
+        "Texts or labels",
+        "in a list, a column or a data set",
+        values,
+        "Make a list of an iterator, or a tf.data.Dataset with "
+        "from_generator, or a keras.utils.PyDataset.",
+    )
 
 
 def plain_row(values: Any, where: str) -> list:

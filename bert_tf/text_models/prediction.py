@@ -20,8 +20,8 @@ from bert_tf.text_models.batches import for_evaluation, stacked
 from bert_tf.text_models.inputs import (
     Part,
     as_columns,
+    equally_long,
     is_dataset,
-    is_empty,
     is_single,
     parts_of,
     plain,
@@ -40,6 +40,9 @@ TEXTS_AT_A_TIME = 10_000
 
 class PredictingTextModel(TrainableModel, abc.ABC):
     """What `TextModel` adds to Keras's `predict`, for all kinds of models."""
+
+    # Whether two strings of a data set are a pair.
+    is_pair = False
 
     def __init__(self, **kwargs: Any):
         super().__init__(**kwargs)
@@ -102,9 +105,6 @@ class PredictingTextModel(TrainableModel, abc.ABC):
         """Returns whether `x` is one text and not several."""
         return is_single(x)
 
-    def _takes_pairs(self) -> bool:
-        return False
-
     # Keras's method, and what other methods share.
 
     def predict(
@@ -150,12 +150,12 @@ class PredictingTextModel(TrainableModel, abc.ABC):
         if self._is_single(x):
             predicted = answers(x, batch_size, progress)
         elif is_stream:
-            rows = rows_of(x, False, batch_size, steps, self._takes_pairs())
+            rows = rows_of(x, False, batch_size, steps, self.is_pair)
             parts = parts_of(rows, TEXTS_AT_A_TIME)
             predicted = self._joined(
                 [answers(part.x, batch_size, progress) for part in parts]
             )
-        elif is_empty(x):
+        elif not equally_long(Part(x))[1]:
             return self._joined([])
         else:
             x = whole(Part(x), False, batch_size, steps).x

@@ -107,12 +107,7 @@ Evaluate = Callable[[keras.callbacks.CallbackList], dict[str, Any]]
 
 
 class Epochs(keras.callbacks.Callback):
-    """Chooses the batches of each epoch, and releases unused memory once.
-
-    Args:
-      batches: The batches of all epochs.
-      data: The texts of the user: a `PyDataset` may change after each epoch.
-    """
+    """Starts and ends epochs of data sets, and releases unused memory once."""
 
     # Keras need not wait for the loss of each step.
     async_safe = True

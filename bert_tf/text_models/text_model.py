@@ -50,6 +50,7 @@ class TextModel(TrainableTextModel):
     Attributes:
       model: The model.
       tokenizer: A `FullTokenizer`.
+      max_seq_length: The argument.
     """
 
     # The class of `model`.
@@ -92,28 +93,13 @@ class TextModel(TrainableTextModel):
             )
         self.model = model
         self.tokenizer = tokenizer
-        self.max_seq_length = max_seq_length
+        self.max_seq_length = positive_integer("max_seq_length", max_seq_length)
+        # Checks the length.
+        self.make_encoding(TextEncoding)
         if not model.built:
             # `summary` shows the shapes that it is built with.
             model.build((None,) * model.input_rank)
         self.built = True
-
-    @property
-    def max_seq_length(self) -> int:
-        """The longest sequence, in tokens with [CLS] and [SEP]."""
-        return self._max_seq_length
-
-    @max_seq_length.setter
-    def max_seq_length(self, length: int) -> None:
-        most = self.model.config.max_position_embeddings
-        length = positive_integer("max_seq_length", length)
-        if not 3 <= length <= most:
-            raise wrong_value(
-                "max_seq_length",
-                f"from 3 to {most}, the model's max_position_embeddings",
-                length,
-            )
-        self._max_seq_length = length
 
     @classmethod
     def from_pretrained(
@@ -222,6 +208,13 @@ class TextModel(TrainableTextModel):
           **fields: The fields that the class adds.
         """
         tokenizer = self.tokenizer
+        most = self.model.config.max_position_embeddings
+        if not 3 <= self.max_seq_length <= most:
+            raise wrong_value(
+                "max_seq_length",
+                f"from 3 to {most}, the model's max_position_embeddings",
+                self.max_seq_length,
+            )
         return kind(
             tokenizer.vocabulary,
             tokenizer.do_lower_case,

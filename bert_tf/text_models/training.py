@@ -379,10 +379,10 @@ class TrainableTextModel(PredictingTextModel):
         self, data: Part, validation_data: Any, share: float, options: Any
     ) -> tuple[Part, Part | None]:
         """Returns the training data, and the validation data or None."""
-        held_out = x_y_weights(validation_data)
-        steps = options.get("validation_steps")
-        require_data(held_out, "validation_steps", steps)
         if validation_data is not None:
+            held_out = x_y_weights(validation_data)
+            steps = options.get("validation_steps")
+            require_data(held_out, "validation_steps", steps)
             has_y = held_out.y is not None or is_dataset(held_out.x)
             if self._needs_labels and not has_y:
                 raise wrong_value(

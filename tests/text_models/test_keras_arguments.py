@@ -281,7 +281,7 @@ def test_no_texts_have_no_answers(make):
     model = make()
     for x in ([], (), np.array([]), ([], []), Sequence([])):
         assert model.predict(x, verbose=0) == []
-    with refused("in a list or a column"):
+    with refused("in a list, a column or a data set"):
         model.predict(np.array("a"), verbose=0)
 
 
@@ -893,7 +893,7 @@ def test_similar_documents_are_found(monkeypatch):
     with refused("top_k must be a positive integer; got 0"):
         model.search("a", TEXTS, top_k=0)
     for documents in (None, 3, "a b"):
-        with refused("Texts or labels must be in a list or a column; got"):
+        with refused("Texts or labels must be in a list, a column or a"):
             model.search("a", documents)
     with refused(
         "The length of a vector must be [0-9]+, the size of the model's"

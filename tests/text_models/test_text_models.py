@@ -762,7 +762,7 @@ def test_validation_data_of_a_wrong_form(encoder):
 
 def test_texts_and_labels_have_an_order(encoder):
     # The keys of a dict are no texts, and a set has no order.
-    in_a_list = "Texts or labels must be in a list or a column; got"
+    in_a_list = "Texts or labels must be in a list, a column or a data set; got"
     tagger = load(encoder, "tagger")
     for x in ({"text": ["a b"]}, {"a b", "c"}, frozenset(["a b"])):
         with refused(in_a_list):
@@ -1029,10 +1029,11 @@ def test_a_text_model_is_not_called_on_texts(encoder, kind):
 def test_wrong_parameters_and_targets(encoder):
     with refused("max_seq_length must be from 3 to 19"):
         load(encoder, "classifier", max_seq_length=20)
-    for length in (20, 2):
-        model = load(encoder, "classifier")
-        with refused(f"max_seq_length must be from 3 to 19, .* got {length}"):
-            model.max_seq_length = length
+    for kind, x in (("classifier", "a"), ("embedder", "a"), ("tagger", "a")):
+        model = load(encoder, kind)
+        model.max_seq_length = 20
+        with refused("max_seq_length must be from 3 to 19, the model's"):
+            model.predict(x)
     with refused("problem must be one of single_label, multi_label or"):
         load(encoder, "classifier", problem="ranking")
     with refused("num_labels must be 2, the number of labels; got 1"):
@@ -1153,9 +1154,11 @@ def test_integers_that_no_float_can_hold(encoder):
 def test_the_keys_of_a_dict_are_not_texts(encoder):
     tagger = load(encoder, "tagger")
     for call in (tagger.predict, lambda x: tagger.fit(x, [["O"]])):
-        with refused("must be in a list or a column; got {'text': "):
+        with refused(
+            "must be in a list, a column or a data set; got {'text': "
+        ):
             call({"text": ["a b"]})
-    with refused("must be in a list or a column; got {'label': "):
+    with refused("must be in a list, a column or a data set; got {'label': "):
         load(encoder, "classifier").fit(["a"], {"label": ["good"]})
 
 
@@ -1264,9 +1267,9 @@ def test_missing_labels_and_wrong_options(encoder):
     with refused("dtype must be a name such as float32.*; got 'float33'"):
         load(encoder, "classifier", dtype="float33")
     for texts in (None, 3):
-        with refused(f"in a list or a column; got {texts}"):
+        with refused(f"in a list, a column or a data set; got {texts}"):
             model.predict(texts)
-    with refused("in a list or a column; got 'good'"):
+    with refused("in a list, a column or a data set; got 'good'"):
         model.fit(["a"], "good")
     with refused("number of scores must be 1, the number of pairs; got 2"):
         load(encoder, "embedder").evaluate([("a", "b")], [1.0, 0.0])
