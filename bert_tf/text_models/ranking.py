@@ -84,11 +84,11 @@ def list_features(
     ids = features.arrays["input_ids"]
     is_tied = (ids == ids[:, :1]).all(axis=-1) & ~is_padding
     is_tied[:, 0] = False
-    for number in np.flatnonzero(is_tied.any(axis=1))[:1]:
+    if is_tied.any():
         logging.warning(
             "Example %d: a negative document equals the positive one. Such "
             "documents are ignored.",
-            number,
+            is_tied.any(axis=1).argmax(),
         )
     is_padding |= is_tied
     # Keep [CLS]: the vectors of a text without tokens might be NaN.
