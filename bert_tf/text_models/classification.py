@@ -104,9 +104,10 @@ class TextClassifier(TextModel):
     columns. The loss is the cross-entropy of the positive document among the
     query's documents. Scores are the numbers of a regression, or the log-odds
     of the last of two labels. `accuracy` is how often the positive document has
-    a higher score than all negatives, and `mrr` its mean reciprocal rank. A
-    batch has `batch_size` queries with all their documents; shorter lists are
-    padded to the longest one. Losses and metrics passed to `compile` compare
+    a higher score than all negatives, and `mrr` its mean reciprocal rank.
+    Negatives with the tokens of the positive document are ignored. A batch has
+    `batch_size` queries with all their documents; shorter lists are padded to
+    the longest one. Losses and metrics passed to `compile` compare
     [1, 0, 0, ...] with the scores of a query, which are -1e9 for padding.
     If lists differ in length, use losses and metrics for logits of classes,
     such as `CategoricalCrossentropy(from_logits=True)`.
@@ -396,9 +397,6 @@ class TextClassifier(TextModel):
             for row in predicted
         ]
         return best_texts(np.array(scores), [text for _, text in pairs], top_k)
-
-    def _takes_pairs(self):
-        return self.is_pair
 
     def _has_one_row(self):
         return self.doc_stride is None

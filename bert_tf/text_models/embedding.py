@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import keras
@@ -271,10 +271,8 @@ class TextEmbedder(TextModel):
         texts = [queries] if self._is_single(queries) else queries
         query_vectors = self._unit_vectors(texts, batch_size, "query")
         best: list[list[dict[str, Any]]] = [[] for _ in query_vectors]
-        is_stream = isinstance(documents, Iterable) and not hasattr(
-            documents, "__len__"
-        )
-        rows = iter(documents if is_stream else plain(documents))
+        is_iterator = hasattr(documents, "__next__")
+        rows = documents if is_iterator else iter(plain(documents))
         parts = iter(lambda: [*itertools.islice(rows, _DOCUMENTS)], [])
         for number, part in enumerate(parts):
             vectors = self._unit_vectors(part, batch_size, "document")

@@ -2,7 +2,7 @@
 
 import abc
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -20,14 +20,16 @@ from bert_tf.text_models.batches import for_evaluation, stacked
 from bert_tf.text_models.inputs import (
     Part,
     as_columns,
-    first_steps,
+    equally_long,
     is_dataset,
-    is_empty,
     is_single,
+    parts_of,
     plain,
     require_as_many_labels,
+    require_data,
     require_present,
-    rows_to_predict,
+    rows_of,
+    whole,
 )
 from bert_tf.text_models.progress import Progress
 from bert_tf.trainable_model import TrainableModel
@@ -38,6 +40,9 @@ TEXTS_AT_A_TIME = 10_000
 
 class PredictingTextModel(TrainableModel, abc.ABC):
     """What `TextModel` adds to Keras's `predict`, for all kinds of models."""
+
+    # Whether two strings of a data set are a pair.
+    is_pair = False
 
     def __init__(self, **kwargs: Any):
         super().__init__(**kwargs)
@@ -100,9 +105,6 @@ class PredictingTextModel(TrainableModel, abc.ABC):
         """Returns whether `x` is one text and not several."""
         return is_single(x)
 
-    def _takes_pairs(self) -> bool:
-        return False
-
     # Keras's method, and what other methods share.
 
     def predict(
@@ -116,15 +118,15 @@ class PredictingTextModel(TrainableModel, abc.ABC):
         """Returns the answer for each text; the class describes answers.
 
         Args:
-          x: Texts, or a single one; or a `tf.data.Dataset` or a generator of
-            texts, which are read in parts. The labels of a data set are
-            ignored.
+          x: Texts, or a single one; or a `tf.data.Dataset` or a
+            `keras.utils.PyDataset` of texts, which is read in parts. Its labels
+            are ignored.
           batch_size: Batch size for texts of `max_seq_length`; batches of
             shorter texts are larger.
           verbose: Whether to show a progress bar, as in Keras; "auto" shows it
             if there are more than 8 batches.
           steps: Answers only the first `steps * batch_size` texts, or the first
-            `steps` batches of a data set or generator of batches.
+            `steps` batches of a data set of batches.
           callbacks: A callback of Keras, or a list of them.
         """
         return self._predicted(
@@ -142,23 +144,21 @@ class PredictingTextModel(TrainableModel, abc.ABC):
     ) -> Any:
         """Calls `answers` with texts, the batch size and the progress."""
         positive_integer("batch_size", batch_size)
-        if steps is not None:
-            positive_integer("steps", steps)
-        is_stream = is_dataset(x) or isinstance(x, Iterator)
+        require_data(Part(x), "steps", steps)
+        is_stream = is_dataset(x)
         progress = Progress(self, "predict", callbacks, verbose, not is_stream)
         if self._is_single(x):
             predicted = answers(x, batch_size, progress)
         elif is_stream:
-            rows = rows_to_predict(x, self._takes_pairs(), batch_size, steps)
-            parts = iter(lambda: [*itertools.islice(rows, TEXTS_AT_A_TIME)], [])
+            rows = rows_of(x, False, batch_size, steps, self.is_pair)
+            parts = parts_of(rows, TEXTS_AT_A_TIME)
             predicted = self._joined(
-                [answers(part, batch_size, progress) for part in parts]
+                [answers(part.x, batch_size, progress) for part in parts]
             )
-        elif is_empty(x):
+        elif not equally_long(Part(x))[1]:
             return self._joined([])
         else:
-            if steps is not None:
-                x = first_steps(Part(x, None, None), batch_size, steps).x
+            x = whole(Part(x), False, batch_size, steps).x
             predicted = answers(x, batch_size, progress)
         progress.end()
         return predicted[0] if self._is_single(x) else predicted

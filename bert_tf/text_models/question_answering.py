@@ -74,6 +74,7 @@ class QuestionAnswerer(TextModel):
 
     model_class = BertSpanLabeler
     task_class = SpanTask
+    is_pair = True
     _recorded: ClassVar[Mapping[str, str]] = {
         **TextModel._recorded,
         "doc_stride": "doc_stride",
@@ -124,9 +125,6 @@ class QuestionAnswerer(TextModel):
     ) -> list[dict[str, Any]]:
         answered = self._answered(_questions(x, None), batch_size, progress)
         return [self._answer(*answer) for answer in answered]
-
-    def _takes_pairs(self):
-        return True
 
     def _has_one_row(self):
         return False

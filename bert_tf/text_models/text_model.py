@@ -83,14 +83,6 @@ class TextModel(TrainableTextModel):
         super().__init__(dtype=model.dtype_policy, **kwargs)
         # Token ids must not be cast to the compute dtype.
         self.autocast = False
-        most = model.config.max_position_embeddings
-        max_seq_length = positive_integer("max_seq_length", max_seq_length)
-        if not 3 <= max_seq_length <= most:
-            raise wrong_value(
-                "max_seq_length",
-                f"from 3 to {most}, the model's max_position_embeddings",
-                max_seq_length,
-            )
         if len(tokenizer.vocabulary) > model.config.vocab_size:
             raise InputError(
                 f"The tokenizer has {len(tokenizer.vocabulary)} tokens, more "
@@ -104,7 +96,9 @@ class TextModel(TrainableTextModel):
             )
         self.model = model
         self.tokenizer = tokenizer
-        self.max_seq_length = max_seq_length
+        self.max_seq_length = positive_integer("max_seq_length", max_seq_length)
+        # Checks the length.
+        self.make_encoding(TextEncoding)
         if not model.built:
             # Keras keeps these shapes, for `summary` and exports.
             model.build(model.feature_shapes(None))
@@ -157,7 +151,8 @@ class TextModel(TrainableTextModel):
         if not isinstance(inputs, Mapping):
             raise InputError(
                 f"{self.name} takes a dict of features, such as input_ids; got "
-                f"{shortened(inputs)}. For texts, call predict."
+                f"{shortened(inputs)}. For texts, call fit, evaluate or "
+                "predict."
             )
         return super().__call__(inputs, *args, **kwargs)
 
@@ -218,6 +213,13 @@ class TextModel(TrainableTextModel):
           **fields: The fields that the class adds.
         """
         tokenizer = self.tokenizer
+        most = self.model.config.max_position_embeddings
+        if not 3 <= self.max_seq_length <= most:
+            raise wrong_value(
+                "max_seq_length",
+                f"from 3 to {most}, the model's max_position_embeddings",
+                self.max_seq_length,
+            )
         return kind(
             tokenizer.vocabulary,
             tokenizer.do_lower_case,

@@ -1,6 +1,7 @@
 """Keras's arguments, metrics and data sets with text models."""
 
 import dataclasses
+import re
 
 import keras
 import numpy as np
@@ -12,7 +13,7 @@ import bert_tf
 from bert_tf import metrics
 from bert_tf.metrics import usual_metrics
 from bert_tf.text_models import batches, embedding, training
-from bert_tf.text_models.inputs import class_weights, parts_of
+from bert_tf.text_models.inputs import class_weights
 from bert_tf.text_models.label_metrics import reciprocal_ranks
 from bert_tf.text_models.progress import Validation
 from tests.interop.small_models import CONFIG as TWO_LAYERS
@@ -102,30 +103,149 @@ def test_arguments_of_predict(capsys):
         model.predict(TEXTS, steps=0)
 
 
-def test_texts_of_a_generator():
-    model = classifier()
-    expected = probabilities(model.predict(TEXTS))
+class Sequence(keras.utils.PyDataset):
+    """Batches of two rows of columns."""
 
-    def batches():
-        while True:
-            yield np.array(TEXTS[:2])
+    def __init__(self, *columns, has_end=True):
+        super().__init__()
+        self.columns = columns
+        self.has_end = has_end
+        self.num_epochs = 0
 
-    for x, options, count in (
-        (iter(TEXTS), {}, 7),
-        (iter(TEXTS), {"steps": 2, "batch_size": 2}, 4),
-        (batches(), {"steps": 3}, 6),
+    @property
+    def num_batches(self):
+        return -(-len(self.columns[-1]) // 2) if self.has_end else None
+
+    def __getitem__(self, index):
+        first = index * 2 % len(self.columns[-1])
+
+        def rows(column):
+            if isinstance(column, tuple):
+                return (*map(rows, column),)
+            return column[first : first + 2]
+
+        x, *others = columns = rows(self.columns)
+        return x if isinstance(x, list) and not others else columns
+
+    def on_epoch_end(self):
+        self.num_epochs += 1
+
+
+def sequences():
+    """Models with columns of a `PyDataset`, and y for lists."""
+    pairs = [("a b", "b c"), ("c", "d"), ("e", "f g")]
+    words, tags = [["a", "b"], ["c"], ["d", "e"]], [["O", "B-X"], ["O"], [0, 1]]
+    several = classifier(problem="multi_label", labels=NAMES[:2])
+    return [
+        (classifier(), TEXTS, [0, 1, 1, 0, 1, 0, 1]),
+        (classifier(), ([*"abc"], [*"def"]), ["good", "bad", "good"]),
+        (classifier(), np.array(TEXTS), np.eye(2)[[0, 1, 1, 0, 1, 0, 1]]),
+        (classifier(1, problem="regression"), TEXTS[:3], [0.5, 1.0, 0.0]),
+        (several, TEXTS[:3], [["bad"], [], ["good", "bad"]]),
+        (tagger(), words, tags),
+        (answerer(), pairs, ["b", "d", "f g"]),
+        (embedder(), pairs, [0.5, 1.0, 0.0]),
+    ]
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_a_data_set_of_keras_equals_lists(number):
+    model, x, y = sequences()[number]
+    data = Sequence(x, y)
+    expected = model.evaluate(x, y, verbose=0)
+    assert model.evaluate(data, verbose=0) == pytest.approx(expected, rel=1e-4)
+    texts, labeled = x, data
+    if isinstance(model, bert_tf.TextEmbedder):
+        texts, labeled = TEXTS, Sequence(TEXTS)
+    answers = model.predict(texts, verbose=0)
+    found = model.predict(labeled, verbose=0)
+    assert re.sub(r"\d", "", str(found)) == re.sub(r"\d", "", str(answers))
+    options = {"class_weight": {1: 2.0}} if number in (0, 5) else {}
+    history = model.fit(data, validation_data=data, **options, **QUIET).history
+    loss = model.evaluate(x, y, sample_weight=[1] * len(y), verbose=0)["loss"]
+    assert history["val_loss"] == pytest.approx([loss], rel=1e-3)
+    assert data.num_epochs == 1
+
+
+def endless(form):
+    if form == "keras":
+        return Sequence(TEXTS, [0, 1, 1, 0, 1, 0, 1], has_end=False)
+    import tensorflow as tf
+
+    rows = (TEXTS, [0, 1, 1, 0, 1, 0, 1])
+    return tf.data.Dataset.from_tensor_slices(rows).repeat()
+
+
+@pytest.mark.parametrize(
+    "form", ["keras", pytest.param("tensorflow", marks=needs_tf_data)]
+)
+def test_steps_of_a_data_set_without_end(form):
+    """All four methods read as many steps as they are asked for."""
+    model, data, y = classifier(), endless(form), [0, 1, 1, 0]
+    expected = model.evaluate(TEXTS[:4], y, verbose=0)
+    found = model.evaluate(data, batch_size=2, steps=2, verbose=0)
+    assert found == pytest.approx(expected, rel=1e-4)
+    assert len(model.predict(data, batch_size=2, steps=2, verbose=0)) == 4
+    history = model.fit(
+        data,
+        batch_size=2,
+        epochs=1,
+        steps_per_epoch=3,
+        validation_data=data,
+        validation_batch_size=2,
+        validation_steps=2,
+        verbose=0,
+    ).history
+    expected = model.evaluate(TEXTS[:4], y, verbose=0)
+    assert history["val_loss"][0] == pytest.approx(expected["loss"], rel=1e-3)
+    assert int(model.optimizer.iterations) == 3
+    for act, name in (
+        (model.evaluate, "steps"),
+        (model.predict, "steps"),
+        (model.fit, "steps_per_epoch"),
+        (lambda x: model.fit(TEXTS, [0] * 7, validation_data=x), "validation_"),
     ):
-        found = probabilities(model.predict(x, verbose=0, **options))
-        assert len(found) == count
-        np.testing.assert_allclose(found[:2], expected[:2], rtol=1e-4)
-    pairs = [("a", "b"), ("c d", "e")]
-    expected = probabilities(model.predict(pairs))
-    for x in (
-        (pair for pair in pairs),
-        iter([(np.array(["a", "c d"]), np.array(["b", "e"]))]),
+        with refused(f"The data set has no end: pass {name}"):
+            act(data)
+    with refused("The data set has no end: pass validation_data"):
+        model.fit(data, steps_per_epoch=1, validation_split=0.5)
+
+
+class Table:
+    """A table of Hugging Face's `datasets`."""
+
+    column_names = ("text", "label")
+
+    def __len__(self):
+        return 1
+
+    def __iter__(self):
+        return iter([{"text": "a", "label": 0}])
+
+
+@pytest.mark.parametrize("make", [classifier, tagger, answerer, embedder])
+def test_iterators_and_tables_are_refused(make):
+    model, data = make(), (["a b", "c"], [0, 1])
+    for make_x, message in (
+        (
+            lambda: iter(["a"]),
+            "tf.data.Dataset with from_generator, or a keras",
+        ),
+        (lambda: map(str, "a"), "in a list, a column or a data set; got <map"),
+        (Table, r'columns text and label. Pass one of them, such as ds\["text'),
     ):
-        found = model.predict(x, verbose=0)
-        np.testing.assert_allclose(probabilities(found), expected, rtol=1e-4)
+        for act in (
+            lambda x: model.predict(x),
+            lambda x: model.evaluate(x),
+            lambda x: model.fit(x, steps_per_epoch=4),
+            lambda x: model.fit(x, [0]),
+            lambda x: model.fit(*data, validation_data=x),
+            lambda x: model.fit(*data, validation_data=(x, [0])),
+        ):
+            with refused(message):
+                act(make_x())
+    with refused("Texts or labels must be in a list, a column or a data set"):
+        model.fit(["a"], iter([0]))
 
 
 @needs_tf_data
@@ -159,9 +279,9 @@ def test_texts_of_a_data_set(monkeypatch):
 @pytest.mark.parametrize("make", [classifier, tagger, answerer, filler])
 def test_no_texts_have_no_answers(make):
     model = make()
-    for x in ([], (), np.array([]), ([], []), iter([])):
+    for x in ([], (), np.array([]), ([], []), Sequence([])):
         assert model.predict(x, verbose=0) == []
-    with refused("in a list or a column"):
+    with refused("in a list, a column or a data set"):
         model.predict(np.array("a"), verbose=0)
 
 
@@ -171,7 +291,7 @@ def test_masked_words_take_no_labels():
 
 
 def test_no_texts_have_no_vectors():
-    for x in ([], iter([])):
+    for x in ([], Sequence([])):
         assert embedder().predict(x, verbose=0).shape == (0, CONFIG.hidden_size)
 
 
@@ -281,6 +401,26 @@ def test_only_some_texts_are_evaluated():
         "arguments of evaluate must be arguments of Keras's evaluate; got"
     ):
         model.evaluate(TEXTS, y, step=2)
+
+
+@pytest.mark.parametrize(
+    "callback",
+    [
+        keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / 2),
+        keras.callbacks.ReduceLROnPlateau(
+            "loss", factor=0.5, patience=1, min_delta=1e9
+        ),
+    ],
+)
+def test_callbacks_that_set_the_learning_rate(callback):
+    """They need the optimizer that docs/guide/texts.md names."""
+    model = classifier()
+    model.compile(bert_tf.AdamWeightDecay(8e-5, global_clipnorm=1.0))
+    arguments = {**QUIET, "epochs": 2, "callbacks": callback}
+    model.fit(["a", "b"], [0, 1], **arguments)
+    rate = float(ops.convert_to_numpy(model.optimizer.learning_rate))
+    is_every_epoch = hasattr(callback, "schedule")
+    assert rate == pytest.approx(2e-5 if is_every_epoch else 4e-5)
 
 
 # Metrics, labels and weights.
@@ -533,9 +673,9 @@ def test_other_models_read_a_data_set_in_parts():
         (
             answerer(),
             tf.data.Dataset.from_tensor_slices(
-                ((["a", "b"], ["a b", "c b"]), ["a", "b"])
+                ((["a", "b"], ["a b", "c b"]), ["a", "b"], [1.0, 2.0])
             ),
-            {"sample_weight": [1.0, 2.0]},
+            {},
         ),
         (
             classifier(doc_stride=1, max_seq_length=5),
@@ -621,6 +761,19 @@ def test_ties_do_not_count_as_correct():
     np.testing.assert_allclose(ranks, [1, 1 / 2, 1 / 3, 1 / 3], rtol=1e-6)
 
 
+def test_negatives_that_equal_the_positive_document_are_ignored(caplog):
+    model = classifier(1, problem="regression")
+    texts = [row["text"] for row in model.rank("a", ["b", "c d"])]
+    expected = model.evaluate([["a", *texts]], verbose=0)
+    assert expected["accuracy"] == 1
+    assert not caplog.messages
+    lists = [["a", *texts], ["a", texts[0], texts[0].upper(), texts[1]]]
+    found = model.evaluate(lists, verbose=0)
+    assert found == pytest.approx(expected, rel=1e-4)
+    [message] = caplog.messages
+    assert "Example 1: a negative document equals the positive" in message
+
+
 @pytest.mark.graph
 def test_every_positive_document_is_counted():
     """Graphs compute with several rows at a time, and less exactly."""
@@ -663,10 +816,13 @@ def test_a_loss_of_lists_does_not_reset_the_optimizer():
 def test_forms_of_lists_of_documents():
     model = classifier()
     lists = [["a b", "c", "d", "e"], ["h", "i", "a", None]]
+    lists_with_nan = [lists[0], [*lists[1][:3], np.nan]]
     expected = model._features(lists, None)
     columns = tuple(map(list, zip(*lists, strict=True)))
     for x in (
         [lists[0], lists[1][:3]],
+        lists_with_nan,
+        (*map(list, zip(*lists_with_nan, strict=True)),),
         [*map(tuple, lists)],
         columns,
         tuple(map(np.array, columns)),
@@ -729,6 +885,7 @@ def test_invalid_lists_of_documents_are_errors():
         ),
         ([["a", "b", "c"], []], rf"Example 1 {needs}; got \[\]"),
         ([[None, "b", "c"]], f"Example 0 {needs}"),
+        ([["a", "b", np.nan]], f"Example 0 {needs}"),
         ((["a"], [None], ["c"]), f"Example 0 {needs}"),
         ([["a", "b"]], "Labels are missing: .* at least one negative document"),
         (["a", "b", "c"], "Labels are missing"),
@@ -740,6 +897,10 @@ def test_invalid_lists_of_documents_are_errors():
         for act in (model.fit, model.evaluate):
             with refused(message):
                 act(lists)
+    for lists in (LISTS, LISTS[::2]):
+        for options in ({"y": [0] * len(lists)}, {"teacher": classifier()}):
+            with refused("Lists of documents are for .* without y and teacher"):
+                model.fit(lists, **options)
     with refused("class_weight needs one label for each text"):
         model.fit(LISTS, class_weight={"good": 2.0})
     with refused("sample_weight must be 3 numbers"):
@@ -787,7 +948,7 @@ def test_similar_documents_are_found(monkeypatch):
     with refused("top_k must be a positive integer; got 0"):
         model.search("a", TEXTS, top_k=0)
     for documents in (None, 3, "a b"):
-        with refused("Texts or labels must be in a list or a column; got"):
+        with refused("Texts or labels must be in a list, a column or a"):
             model.search("a", documents)
     with refused(
         "The length of a vector must be [0-9]+, the size of the model's"
@@ -826,17 +987,21 @@ def test_a_score_of_any_float_type_may_be_missing():
             regression.fit(["a", "b"], [0.5, missing])
 
 
-@needs_tf_data
-def test_weights_of_a_data_set_are_counted_and_given_once():
-    import tensorflow as tf
-
-    dataset = tf.data.Dataset.from_tensor_slices((["a", "b", "c"], [0, 1, 1]))
-    assert len([*parts_of(dataset, None, [1.0] * 3, True, 2)]) == 2
-    with refused("sample_weight must be 3 numbers of at least 0, one for"):
-        list(parts_of(dataset, None, [1.0] * 5, True, 2))
-    weighted = dataset.map(lambda x, y: (x, y, 1.0))
-    with refused("The data set has the weights: leave out sample_weight"):
-        list(parts_of(weighted, None, [1.0] * 3, True, None))
+def test_labels_and_weights_of_a_data_set_are_given_once():
+    data, model = Sequence(["a", "b", "c"], [0, 1, 1]), classifier()
+    for act in (model.fit, model.evaluate):
+        for options in ({"y": [0, 1, 1]}, {"sample_weight": [1.0] * 3}):
+            with refused("leave out y and sample_weight"):
+                act(data, **options)
+    x = ["a", "b"]
+    for columns, message in (
+        ((x, [0]), "number of labels must be 2, the number of texts; got 1"),
+        (((x, ["a"]), [0, 1]), "columns of texts must be equally long"),
+        ((x, [0, 1], [1.0]), "sample_weight must be 2 numbers"),
+        ((x, [0, 1], [1.0] * 2, x), "An element of a data set must be"),
+    ):
+        with refused(message):
+            model.fit(Sequence(*columns))
 
 
 @needs_tf_data

@@ -20,7 +20,7 @@ from bert_tf.tasks.embedding import pair_losses
 from bert_tf.tasks.encoding import Encoding
 from bert_tf.tasks.examples import Example
 from bert_tf.text_models.batches import for_training
-from bert_tf.text_models.inputs import Part, first_steps, hold_out, plain_row
+from bert_tf.text_models.inputs import Part, hold_out, plain_row, whole
 from tests.interop.small_models import CONFIG, VOCAB, refused
 
 pytestmark = pytest.mark.usefixtures("eagerly")
@@ -801,27 +801,26 @@ def test_the_last_part_is_held_out():
     for x, first, last in (
         (rows, rows[:4], rows[4:]),
         (np.array(rows), rows[:4], rows[4:]),
-        ((row for row in rows), rows[:4], rows[4:]),
         ((rows, rows), (rows[:4], rows[:4]), (rows[4:], rows[4:])),
         ({"a": rows}, {"a": rows[:4]}, {"a": rows[4:]}),
     ):
-        kept, held_out = hold_out(x, [1, 2, 3, 4, 5], None, 0.2)
+        kept, held_out = hold_out(Part(x, [1, 2, 3, 4, 5]), 0.2)
         assert kept == (first, [1, 2, 3, 4], None)
         assert held_out == (last, [5], None)
     with refused("validation_split=0.5 of 1 texts leaves no text"):
-        hold_out(["a"], None, None, 0.5)
+        hold_out(Part(["a"]), 0.5)
     with refused("validation_split must be at least 0 and below 1; got 2"):
-        hold_out(rows, None, None, 2)
+        hold_out(Part(rows), 2)
     for nothing in ([], (), {}, ([], [])):
         with refused("validation_split=0.5 of 0 texts leaves no text"):
-            hold_out(nothing, None, None, 0.5)
+            hold_out(Part(nothing), 0.5)
 
 
 def test_labels_and_weights_are_counted_before_they_are_divided():
     texts = ["a", "b", "c", "d"]
     divisions = (
-        lambda y, weights: hold_out(texts, y, weights, 0.5),
-        lambda y, weights: first_steps(Part(texts, y, weights), 1, 2),
+        lambda y, weights: hold_out(Part(texts, y, weights), 0.5),
+        lambda y, weights: whole(Part(texts, y, weights), True, 1, 2),
     )
     for divide in divisions:
         for labels in ([1] * 3, [1] * 6):
@@ -847,7 +846,7 @@ def test_validation_data_of_a_wrong_form(encoder):
 
 def test_texts_and_labels_have_an_order(encoder):
     # The keys of a dict are no texts, and a set has no order.
-    in_a_list = "Texts or labels must be in a list or a column; got"
+    in_a_list = "Texts or labels must be in a list, a column or a data set; got"
     tagger = load(encoder, "tagger")
     for x in ({"text": ["a b"]}, {"a b", "c"}, frozenset(["a b"])):
         with refused(in_a_list):
@@ -968,19 +967,6 @@ def test_features_are_those_of_the_scripts(encoder):
         np.testing.assert_array_equal(made.arrays[name], rows, name)
 
 
-class Table:
-    """What a DataFrame of pandas does: iterating gives the names of columns."""
-
-    def __init__(self, rows):
-        self._rows = rows
-
-    def __iter__(self):
-        return iter(["first", "second"])
-
-    def to_numpy(self):
-        return np.array(self._rows, object)
-
-
 def test_answers_in_other_forms(encoder):
     model = load(encoder, "questions")
     for answer in (
@@ -1019,7 +1005,6 @@ def test_texts_in_other_forms(encoder):
     same(np.array([["a", "b"], ["c", "d"]]))
     same([["a", "b"], ["c", "d"]], np.array([1, 0]))
     same([("a", "b"), ("c", "d")], [*np.array([1, 0])])
-    same(Table([["a", "b"], ["c", "d"]]))
     same([(b"a", b"b"), (b"c", b"d")], np.array([b"good", b"bad"]))
     assert model.is_pair
     model._features(np.array(["a", "b"], object), ["good", "bad"])
@@ -1114,13 +1099,25 @@ def test_wrong_inputs(encoder):
 def test_a_text_model_is_not_called_on_texts(encoder, kind):
     model = unchanged(encoder, kind)
     for x in ("a", ["a"], ("a", "b"), np.array(["a"]), None):
-        with refused(r"takes a dict of features.* For texts, call predict\.$"):
+        with refused(
+            r"takes a dict of features.* call fit, evaluate or predict\.$"
+        ):
             model(x)
+    model.compile()
+    on_tensors = model.train_on_batch, model.test_on_batch
+    for act in (*on_tensors, model.predict_on_batch):
+        with refused("For texts, call fit, evaluate or predict"):
+            act(["good"])
 
 
 def test_wrong_parameters_and_targets(encoder):
     with refused("max_seq_length must be from 3 to 19"):
         load(encoder, "classifier", max_seq_length=20)
+    for kind, x in (("classifier", "a"), ("embedder", "a"), ("tagger", "a")):
+        model = load(encoder, kind)
+        model.max_seq_length = 20
+        with refused("max_seq_length must be from 3 to 19, the model's"):
+            model.predict(x)
     with refused("problem must be one of single_label, multi_label or"):
         load(encoder, "classifier", problem="ranking")
     with refused("num_labels must be 2, the number of labels; got 1"):
@@ -1165,7 +1162,7 @@ def test_wrong_options_of_fit(encoder):
             model.fit(["a"], ["good"], sample_weight=weights)
     with refused("fit does not accept shuffle"):
         model.fit(["a"], ["good"], shuffle=False)
-    with refused("steps_per_epoch is for a tf.data.Dataset"):
+    with refused("steps_per_epoch is for a data set"):
         model.fit(["a"], ["good"], steps_per_epoch=3)
     for weights in (
         *({2: 1.0}, {"fine": 1.0}, {"good": None}, [1.0], {"good": np.nan}),
@@ -1241,9 +1238,11 @@ def test_integers_that_no_float_can_hold(encoder):
 def test_the_keys_of_a_dict_are_not_texts(encoder):
     tagger = load(encoder, "tagger")
     for call in (tagger.predict, lambda x: tagger.fit(x, [["O"]])):
-        with refused("must be in a list or a column; got {'text': "):
+        with refused(
+            "must be in a list, a column or a data set; got {'text': "
+        ):
             call({"text": ["a b"]})
-    with refused("must be in a list or a column; got {'label': "):
+    with refused("must be in a list, a column or a data set; got {'label': "):
         load(encoder, "classifier").fit(["a"], {"label": ["good"]})
 
 
@@ -1254,7 +1253,7 @@ def test_entities_and_answers_in_numbers(encoder):
     tags = [tuple(row["tags"]) for row in tagger.predict(words)]
     expected = metrics.entity_scores(gold, tags)
     found = tagger.evaluate(words, gold)
-    assert tagger.evaluate(iter(words), iter(gold)) == found
+    assert tagger.evaluate(np.array(words, object), gold) == found
     # Keras's loss of one batch is the mean over all words, too.
     by_keras = tagger._keras_scores(words, gold, None, 8, {"verbose": 0})
     assert found.pop("loss") == pytest.approx(by_keras["loss"], rel=1e-5)
@@ -1352,9 +1351,9 @@ def test_missing_labels_and_wrong_options(encoder):
     with refused("dtype must be a name such as float32.*; got 'float33'"):
         load(encoder, "classifier", dtype="float33")
     for texts in (None, 3):
-        with refused(f"in a list or a column; got {texts}"):
+        with refused(f"in a list, a column or a data set; got {texts}"):
             model.predict(texts)
-    with refused("in a list or a column; got 'good'"):
+    with refused("in a list, a column or a data set; got 'good'"):
         model.fit(["a"], "good")
     with refused("number of scores must be 1, the number of pairs; got 2"):
         load(encoder, "embedder").evaluate([("a", "b")], [1.0, 0.0])
