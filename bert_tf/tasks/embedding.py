@@ -73,9 +73,8 @@ def pool(outputs: Mapping, input_mask: Any, pooling: str):
     """
     if pooling == "pooled":
         return ops.cast(outputs["pooled_output"], "float32")
-    is_token = ops.cast(input_mask, "bool")[..., None]
     states = ops.cast(outputs["sequence_output"], "float32")
-    return text_features.POOLINGS[pooling](states, is_token)
+    return text_features.POOLINGS[pooling](states, input_mask)
 
 
 def unit(vectors):
