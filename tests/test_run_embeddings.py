@@ -137,6 +137,21 @@ def test_adapters_load_on_the_initial_checkpoint(run, tmp_path):
     np.testing.assert_allclose(after, expected.predict("good bad"), atol=1e-5)
 
 
+def test_unsupported_modules_are_an_error(run, tmp_path, capsys):
+    """Without training, which starts from the encoder."""
+    release = fine_tuning_runs.write_release(tmp_path / "start", ("0", "1"))
+    folder = tmp_path / "model"
+    bert_tf.TextEmbedder.from_pretrained(release).save_pretrained(folder)
+    path = folder / "modules.json"
+    modules = json.loads(path.read_text())
+    path.write_text(json.dumps(modules[::-1]))
+    given = {"init_checkpoint": folder, "bert_config_file": None}
+    given |= {**ANSWERS, "vocab_file": None, "pooling": None}
+    message = error_of(capsys, run, tmp_path / "out", **given)
+    assert "cannot compute modules.json with" in message
+    assert "Pass another model, or --do_train" in message
+
+
 def test_pairs_without_scores(run, data_dir, tmp_path):
     unscored = {**UNSCORED, "num_train_epochs": 1}
     run(tmp_path, do_eval=True, **unscored, save_best="mrr")

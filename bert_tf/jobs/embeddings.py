@@ -13,7 +13,7 @@ from absl import logging
 
 import bert_tf.quiet_tensorflow  # noqa: F401
 from bert_tf import command
-from bert_tf.errors import InputError, in_file
+from bert_tf.errors import InputError, in_file, listed
 from bert_tf.jobs import output_folder, settings
 from bert_tf.jobs.fine_tuning import Split, Steps, fine_tune
 from bert_tf.jobs.options.embeddings import LARGEST, EmbeddingsConfig
@@ -98,6 +98,12 @@ class _Steps(Steps):
 def _with_pooling(config: EmbeddingsConfig, start: Start) -> EmbeddingsConfig:
     """Fills in the options that the model may record."""
     config.require_no_bilstm()
+    if start.unsupported_modules and not config.do_train:
+        raise InputError(
+            f"{start.init_checkpoint}: bert_tf cannot compute "
+            f"{listed(start.unsupported_modules)}. Pass another model, or "
+            "`do_train`, which starts from the encoder alone."
+        )
     recorded = dict(start.trained_with)
     if not config.do_train:
         recorded |= output_folder.recorded_facts(config.output_dir)
