@@ -118,6 +118,30 @@ def test_a_model_keeps_its_pooling(done, run, tmp_path):
         fine_tuning_runs.assert_same_answers(folder, done)
 
 
+@pytest.mark.parametrize(
+    "recorded", [{}, {"pooling": "max", "normalize": False}]
+)
+def test_defaults_are_those_of_a_text_embedder(run, tmp_path, recorded):
+    start = fine_tuning_runs.write_release(tmp_path / "start", ("0", "1"))
+    folder = tmp_path / "model"
+    model = bert_tf.TextEmbedder.from_pretrained(start, **recorded)
+    if recorded:
+        model.save_pretrained(folder)
+    else:
+        model.model.save_pretrained(folder, tokenizer=model.tokenizer)
+    given = {"init_checkpoint": folder, "bert_config_file": None}
+    given |= {"vocab_file": None, "pooling": None, "do_train": None}
+    run(tmp_path / "out", **given, do_export=True)
+    [version] = (tmp_path / "out" / "export").iterdir()
+    serve = tf.saved_model.load(str(version)).signatures["serving_default"]
+    vectors = serve(text=tf.constant(["good", "bad odd"]))["vector"]
+    again = bert_tf.TextEmbedder.from_pretrained(folder)
+    expected = again.predict(["good", "bad odd"])
+    np.testing.assert_allclose(vectors, expected, atol=1e-5)
+    lengths = np.linalg.norm(expected, axis=1)
+    assert np.allclose(lengths, 1) == again.normalize
+
+
 def test_adapters_load_on_the_initial_checkpoint(run, tmp_path):
     """It has a pooler, which the training does not use."""
     start = fine_tuning_runs.write_release(tmp_path / "start", ("0", "1"))

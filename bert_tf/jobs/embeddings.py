@@ -14,7 +14,7 @@ from absl import logging
 import bert_tf.quiet_tensorflow  # noqa: F401
 from bert_tf import command
 from bert_tf.errors import InputError, in_file, listed
-from bert_tf.jobs import output_folder, settings
+from bert_tf.jobs import settings
 from bert_tf.jobs.fine_tuning import Split, Steps, fine_tune
 from bert_tf.jobs.options.embeddings import LARGEST, EmbeddingsConfig
 from bert_tf.jobs.start import Start, resolve
@@ -22,7 +22,7 @@ from bert_tf.jobs.trainings import TrainingResult
 from bert_tf.serving.embedding import ServedEncoder
 from bert_tf.tasks.classification import write_predictions, write_test_results
 from bert_tf.tasks.datasets import SplitFile
-from bert_tf.tasks.embedding import EmbeddingTask, number_texts
+from bert_tf.tasks.embedding import DEFAULTS, EmbeddingTask, number_texts
 from bert_tf.tasks.encoding import Encoding
 from bert_tf.training.estimator import batch_per_replica
 from bert_tf.training.settings import TrainingConfig
@@ -104,12 +104,9 @@ def _with_pooling(config: EmbeddingsConfig, start: Start) -> EmbeddingsConfig:
             f"{listed(start.unsupported_modules)}. Pass another model, or "
             "`do_train`, which starts from the encoder alone."
         )
-    recorded = dict(start.trained_with)
-    if not config.do_train:
-        recorded |= output_folder.recorded_facts(config.output_dir)
     missing = {
-        name: recorded.get(name, default)
-        for name, default in (("pooling", "mean"), ("normalize", True))
+        name: start.trained_with.get(name, default)
+        for name, default in DEFAULTS.items()
         if getattr(config, name) is None
     }
     config = dataclasses.replace(config, **missing)

@@ -28,6 +28,9 @@ from bert_tf.tasks.task import FineTuningTask
 # The first is the pooler's output; the others are of the last layer.
 POOLINGS = ("pooled", "cls", "mean", "max")
 
+# How models compute vectors if their checkpoint does not record it.
+DEFAULTS: Mapping[str, Any] = {"pooling": "mean", "normalize": True}
+
 # Cosines are multiplied by this before the softmax over a batch, as in
 # sentence-transformers' MultipleNegativesRankingLoss.
 _SCALE = 20.0
@@ -196,8 +199,8 @@ class EmbeddingTask(FineTuningTask):
         self,
         config: BertConfig,
         encoding: Encoding,
-        pooling: str = "mean",
-        normalize: bool = True,
+        pooling: str = DEFAULTS["pooling"],
+        normalize: bool = DEFAULTS["normalize"],
         is_scored: bool = True,
         **options: Any,
     ):

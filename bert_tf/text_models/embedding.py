@@ -24,6 +24,7 @@ from bert_tf.errors import (
 from bert_tf.interop.settings_files import are_texts
 from bert_tf.modeling import BertModel
 from bert_tf.tasks.embedding import (
+    DEFAULTS,
     POOLINGS,
     EmbeddingTask,
     cosines,
@@ -56,7 +57,7 @@ class TextEmbedder(TextModel):
     Example:
 
         model = bert_tf.TextEmbedder.from_pretrained(
-            "hf://google-bert/bert-base-uncased", normalize=True
+            "hf://google-bert/bert-base-uncased"
         )
         vectors = model.predict(["The ferry was late.", "We had to wait."])
         print(vectors @ vectors.T)  # Cosines, [2, 2].
@@ -83,8 +84,8 @@ class TextEmbedder(TextModel):
       tokenizer: A `FullTokenizer` or a `BertTokenizer`.
       pooling: How token vectors become an embedding: the "mean" or "max" of the
         last layer over all tokens, with [CLS] and [SEP]; "cls", the last layer
-        at [CLS]; or "pooled", the pooler's output.
-      normalize: Whether vectors have length 1.
+        at [CLS]; or "pooled", the pooler's output. By default "mean".
+      normalize: Whether vectors have length 1; by default true.
       max_seq_length: The longest sequence, in tokens with [CLS] and [SEP].
       prompts: The prefixes of texts, by the name of their use, such as
         {"query": "Find a passage about: "}; see `predict`.
@@ -112,8 +113,8 @@ class TextEmbedder(TextModel):
         self,
         model: BertModel,
         tokenizer: Any,
-        pooling: str = "mean",
-        normalize: bool = False,
+        pooling: str = DEFAULTS["pooling"],
+        normalize: bool = DEFAULTS["normalize"],
         max_seq_length: int = 128,
         prompts: Mapping[str, str] | None = None,
         default_prompt_name: str | None = None,
