@@ -36,7 +36,7 @@ def data_dir(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
     generator = np.random.default_rng(1)
     for split, count in COUNTS.items():
-        lines = ["text_a\ttext_b\tscore"]
+        lines = ["text_a\ttext_b\tscore\tsame"]
         for number in range(count):
             words = generator.choice(sentence_files.TELLING, 2)
             score = 4 if words[0] == words[1] else 1
@@ -44,7 +44,7 @@ def data_dir(tmp_path_factory):
                 " ".join([word, *sentence_files.FILLERS[:more]])
                 for word, more in zip(words, (number % 5, 0), strict=True)
             ]
-            lines.append("\t".join([*texts, str(score)]))
+            lines.append("\t".join([*texts, str(score), "x"]))
         (folder / f"{split}.tsv").write_text("\n".join(lines) + "\n")
     return folder
 
@@ -223,7 +223,11 @@ def test_training_is_equal_with_any_devices(run, tmp_path, two_devices):
         ({"max_score": 0}, "--max_score must be a number above 0; got 0"),
         (
             {**UNSCORED, "gradient_accumulation_steps": 8},
-            "each device computes one pair at a time",
+            "the 1 pair(s) that a device computes at a time",
+        ),
+        (
+            {**UNSCORED, "text_b_column": "same"},
+            "No pair has a negative",
         ),
         ({"task_name": "mrpc"}, "mrpc has no similarities. Pass one of sts-b"),
         ({"bilstm_head": True}, "--bilstm_head"),

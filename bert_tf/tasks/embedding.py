@@ -20,6 +20,7 @@ from bert_tf import metrics
 from bert_tf.config import BertConfig
 from bert_tf.data.batching import Features
 from bert_tf.data.schema import INPUTS
+from bert_tf.errors import InputError
 from bert_tf.modeling import BertModel
 from bert_tf.tasks import features as text_features
 from bert_tf.tasks.encoding import Encoding
@@ -57,7 +58,33 @@ def numbers_of(pairs: Iterable[tuple[Hashable, Hashable]]) -> np.ndarray:
         [numbers.setdefault(text, len(numbers)) for text in pair]
         for pair in pairs
     ]
-    return np.array(ids, np.int32)
+    return np.array(ids, np.int32).reshape(-1, 2)
+
+
+def require_negatives(text_ids: np.ndarray, batch_size: int) -> None:
+    """Raises InputError if pairs have no negatives: all losses would be 0.
+
+    Args:
+      text_ids: The pairs without a score, integers [n, 2]; see `number_texts`.
+      batch_size: The number of pairs that a device computes at a time.
+    """
+    others = {*text_ids[:, 1].tolist()}
+    matches = _matches(text_ids).values()
+    if others and (batch_size < 2 or all(texts >= others for texts in matches)):
+        raise InputError(
+            "No pair has a negative, a different second text among the "
+            f"{batch_size} pair(s) that a device computes at a time. Use "
+            "larger batches without micro-batches, add pairs with other "
+            "second texts, or pass similarities."
+        )
+
+
+def _matches(text_ids: np.ndarray) -> dict[int, set[int]]:
+    """Returns the texts that are not negatives of each first text."""
+    matches: dict[int, set[int]] = {}
+    for first, second in text_ids.tolist():
+        matches.setdefault(first, {first}).add(second)
+    return matches
 
 
 def flatten(inputs: Mapping) -> dict:
@@ -152,9 +179,7 @@ def retrieval_scores(
     first, second = (ops.convert_to_numpy(unit(vectors[:, n])) for n in (0, 1))
     # Each second text once.
     others, rows = np.unique(text_ids[:, 1], return_index=True)
-    right: dict[int, set[int]] = {}
-    for a, b in text_ids.tolist():
-        right.setdefault(a, {a}).add(b)
+    right = _matches(text_ids)
     ranks = []
     for n, a in enumerate(text_ids[:, 0].tolist()):
         is_wrong = ~np.isin(others, [*right[a]])

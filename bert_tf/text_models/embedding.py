@@ -32,6 +32,7 @@ from bert_tf.tasks.embedding import (
     number_texts,
     numbers_of,
     pool,
+    require_negatives,
     unit,
 )
 from bert_tf.tasks.encoding import Encoding, TextEncoding
@@ -45,6 +46,7 @@ from bert_tf.text_models.inputs import (
 )
 from bert_tf.text_models.progress import Progress
 from bert_tf.text_models.text_model import TextModel
+from bert_tf.text_models.training import num_replicas
 
 # How many documents `search` compares at a time.
 _DOCUMENTS = 10_000
@@ -381,6 +383,13 @@ class TextEmbedder(TextModel):
         ]
         encoding = self.make_task().encoding
         return number_texts(encoding.features(examples))
+
+    def _check_training(self, features: Features, batch_size: int) -> None:
+        arrays = features.arrays
+        with self._scope():
+            size = -(-batch_size // num_replicas())
+        is_unscored = np.isnan(arrays["label_ids"])
+        require_negatives(arrays["text_ids"][is_unscored], size)
 
     def make_task(self, **options):
         return EmbeddingTask(
