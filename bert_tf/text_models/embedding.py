@@ -384,6 +384,23 @@ class TextEmbedder(TextModel):
         encoding = self.make_task().encoding
         return number_texts(encoding.features(examples))
 
+    def compile(
+        self,
+        optimizer: Any = "auto",
+        loss: Any = "auto",
+        metrics: Any = "auto",
+        **options: Any,
+    ) -> None:
+        """See `TextModel.compile`; the loss and the scores are fixed."""
+        arguments = {"loss": loss, "metrics": metrics, **options}
+        for name in ("loss", "metrics", "weighted_metrics"):
+            if arguments.get(name) not in ("auto", None):
+                raise InputError(
+                    "TextEmbedder has its own loss and scores. Leave out "
+                    f"{name}, or train its attribute model."
+                )
+        super().compile(optimizer, **arguments)
+
     def _check_training(self, features: Features, batch_size: int) -> None:
         arrays = features.arrays
         with self._scope():
@@ -399,11 +416,6 @@ class TextEmbedder(TextModel):
             self.normalize,
             **options,
         )
-
-    def _targets(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Returns the score of each pair and its `text_ids`, float32 [B, 3]."""
-        scores = batch["label_ids"][:, np.newaxis]
-        return np.hstack([scores, batch["text_ids"]], dtype=np.float32)
 
     def _outputs_of_task(self, y_pred):
         return {"vectors": y_pred}

@@ -193,6 +193,17 @@ def test_pairs_without_negatives(pairs, batch_size):
     assert more.history["loss"][-1] > 0
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [{"loss": "mse"}, {"metrics": ["mse"]}, {"weighted_metrics": ["mse"]}],
+)
+def test_embedders_have_their_own_loss_and_metrics(arguments):
+    [name] = arguments
+    with refused(f"TextEmbedder has its own loss and scores. Leave out {name}"):
+        embedder().compile(**arguments)
+    embedder().compile("sgd", metrics=None)
+
+
 def test_masked_words_take_no_labels():
     with refused("leave out `y`"):
         filler().fit(["a b"], [1], verbose=0)
