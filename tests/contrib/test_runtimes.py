@@ -70,6 +70,8 @@ def test_refuses_lstms():
     [
         *(("choices", "onnx"), ("tags", "litert")),
         *(("one head", "onnx"), ("two heads in parts", "onnx")),
+        *(("mean vectors", "litert"), ("max vectors", "litert")),
+        ("token vectors", "litert"),
     ],
 )
 def test_converted_models_give_the_same_outputs(kind, name):

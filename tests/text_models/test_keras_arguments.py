@@ -285,6 +285,45 @@ def test_no_texts_have_no_answers(make):
         model.predict(np.array("a"), verbose=0)
 
 
+@pytest.mark.parametrize(
+    ("pairs", "batch_size"),
+    [
+        ([("a", "b"), ("c", "d")], 1),
+        ([("a", "b"), ("c", "b"), ("d", "b")], 3),
+        ([("a", "b"), ("a", "c"), ("b", "c"), ("b", "a")], 4),
+        ([("a", "b")], 5),
+    ],
+)
+def test_pairs_without_negatives(pairs, batch_size):
+    """Their loss would be 0, unless they have similarities."""
+    message = f"No pair has a negative, .* the {batch_size} pair"
+    options = {**QUIET, "batch_size": batch_size}
+    with refused(message):
+        embedder().fit(pairs, **options)
+    if ON_TENSORFLOW:
+        import tensorflow as tf
+
+        columns = ([a for a, _ in pairs], [b for _, b in pairs])
+        data = tf.data.Dataset.from_tensor_slices((columns,))
+        with refused(message):
+            embedder().fit(data, **options)
+    scored = embedder().fit(pairs, [0.5] * len(pairs), **options)
+    assert scored.history["loss"][-1] > 0
+    more = embedder().fit([*pairs, ("e f", "g")], **QUIET)
+    assert more.history["loss"][-1] > 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"loss": "mse"}, {"metrics": ["mse"]}, {"weighted_metrics": ["mse"]}],
+)
+def test_embedders_have_their_own_loss_and_metrics(arguments):
+    [name] = arguments
+    with refused(f"TextEmbedder has its own loss and scores. Leave out {name}"):
+        embedder().compile(**arguments)
+    embedder().compile("sgd", metrics=None)
+
+
 def test_masked_words_take_no_labels():
     with refused("leave out `y`"):
         filler().fit(["a b"], [1], verbose=0)
