@@ -19,7 +19,7 @@ from bert_tf.serving.classification import (
 )
 from bert_tf.serving.embedding import ServedEncoder
 from bert_tf.serving.masked_words import ServedMaskedLM
-from bert_tf.serving.served import Names
+from bert_tf.serving.served import MAX_TEXT_BYTES, Names
 from bert_tf.serving.windows import BATCH_SIZE, in_batches
 from bert_tf.tasks import classification
 from bert_tf.tasks.classification import THRESHOLD
@@ -428,19 +428,30 @@ def test_refuses_inputs_of_other_shapes(
         "pairs",
         *(
             pytest.param(kind, marks=pytest.mark.slow)
-            for kind in ("answers", "tags", "vectors")
+            for kind in ("answers", "choices", "tags", "vectors")
         ),
     ],
 )
 def test_every_model_checks_its_inputs(kind):
     served = small_exports.served(kind)
     graph = graph_of(served)
+
+    def ask(**changed):
+        texts = {**served.example, **changed}
+        return graph(**{key: tf.constant(x) for key, x in texts.items()})
+
     for name, rows in served.example.items():
-        texts = {**served.example, name: [rows]}
-        texts = {key: tf.constant(value) for key, value in texts.items()}
-        message = r"Expected \w+ of shape"
-        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-            graph(**texts)
+        refused = functools.partial(
+            pytest.raises, tf.errors.InvalidArgumentError
+        )
+        with refused(match=r"Expected \w+ of shape"):
+            ask(**{name: [rows]})
+        texts = np.array(rows, object)
+        texts.flat[-1] = "é" + " " * (MAX_TEXT_BYTES - 2)
+        ask(**{name: texts})
+        texts.flat[-1] += " "
+        with refused(match=f"Expected {name} of at most 100,000 bytes"):
+            ask(**{name: texts})
 
 
 @pytest.mark.slow
