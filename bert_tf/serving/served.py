@@ -31,6 +31,9 @@ from bert_tf.tokenization.graph import BertTokenizer
 # vocabulary has an empty token, and readers of vocabularies strip lines.
 _BLANK = " "
 
+# A longer text would keep a server busy, and other clients waiting.
+MAX_TEXT_BYTES = 100_000
+
 
 class LineTable(tf.saved_model.experimental.TrackableResource):
     """A table of the lines of a file, by line number.
@@ -188,14 +191,15 @@ class Served(tf.Module, abc.ABC):
         return self.tokenizer.pack(self.ids(parts), empty_second=False)
 
     def checked(self, texts: Tensors) -> dict[str, tf.Tensor]:
-        """Returns the same tensors after a check of their shapes.
+        """Returns the same tensors after a check of their shapes and lengths.
 
         Servers pass on any shape. Without the check, the first op that fails
         would describe its own inputs, or none would fail.
 
         Raises:
           tf.errors.InvalidArgumentError: If an input does not have the shape
-            in `inputs`, or the number of rows of the first input.
+            in `inputs`, or the number of rows of the first input; or if a
+            text is longer than `MAX_TEXT_BYTES`.
         """
         checks = []
         first, *_ = self.inputs
@@ -208,11 +212,17 @@ class Served(tf.Module, abc.ABC):
                 *(f"Expected {name} of shape [", expected, "]", rows),
                 *(". Received: [", received, "]"),
             ]
-            checks.append(
+            is_short = tf.strings.length(texts[name]) <= MAX_TEXT_BYTES
+            limit = (
+                f"Expected {name} of at most {MAX_TEXT_BYTES:,} bytes. Split "
+                "longer texts."
+            )
+            checks += [
                 tf.debugging.Assert(
                     expected == received, [tf.strings.join(message)]
-                )
-            )
+                ),
+                tf.debugging.Assert(tf.reduce_all(is_short), [limit]),
+            ]
         with tf.control_dependencies(checks):
             return {name: tf.identity(texts[name]) for name in self.inputs}
 

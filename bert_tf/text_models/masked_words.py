@@ -131,8 +131,10 @@ class MaskedWordPredictor(TextModel):
     def _answers(
         self, x: Any, batch_size: int, progress: Progress, top_k: int = 5
     ) -> list[dict[str, Any]]:
+        encoding = self._unlabelled_encoding()
+
         def fill(text: str) -> dict[str, Any]:
-            gaps = fill_mask(self.model, self.tokenizer, text, top_k)
+            gaps = fill_mask(self.model, encoding, text, top_k)
             pairs = [tuple(map(list, zip(*gap, strict=True))) for gap in gaps]
             words, shares = map(list, zip(*pairs, strict=True))
             return {"words": words, "probabilities": shares}

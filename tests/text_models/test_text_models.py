@@ -184,13 +184,20 @@ def test_questions_are_answered_with_the_best_span(encoder):
 @pytest.mark.slow
 @pytest.mark.skipif(not ON_TENSORFLOW, reason="exports need TensorFlow")
 def test_an_export_gives_the_same_answers(encoder, kind, tmp_path):
+    """For texts of every length, truncated or in windows."""
     import tensorflow as tf
 
+    # The model has more positions.
     model = load(encoder, kind, max_seq_length=13)
-    expected = model.predict(INPUTS[kind])
+    texts = [" ".join(["a"] * size) for size in range(25)]
+    if kind == "questions":
+        texts = [("a b", text) for text in texts]
+    elif kind == "masked words":
+        texts = [f"[MASK] {text}" for text in texts]
+    columns = [*INPUTS[kind], *texts]
+    expected = model.predict(columns)
     served = tf.saved_model.load(model.export(tmp_path, version=1))
     function = served.signatures["serving_default"]
-    columns = INPUTS[kind]
     names = ["text"]
     if kind == "questions":
         columns, names = zip(*columns, strict=True), ("question", "context")
