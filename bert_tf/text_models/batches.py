@@ -329,3 +329,12 @@ def for_evaluation(
     )
     rows = [batch[batch >= 0] for batch in plan.batches]
     return Batches(features, rows, len(rows), arguments, padded)
+
+
+def num_replicas() -> int:
+    """Returns the number of devices that the current scope computes on."""
+    if keras.backend.backend() != "tensorflow":
+        return 1
+    import tensorflow as tf
+
+    return tf.distribute.get_strategy().num_replicas_in_sync

@@ -38,7 +38,7 @@ from bert_tf.tasks.embedding import flatten
 from bert_tf.tasks.encoding import Encoding
 from bert_tf.tasks.examples import have_values
 from bert_tf.tasks.task import Rows
-from bert_tf.text_models.batches import in_32_bits
+from bert_tf.text_models.batches import in_32_bits, num_replicas
 from bert_tf.text_models.inputs import (
     Part,
     as_lists,
@@ -63,7 +63,6 @@ from bert_tf.text_models.text_model import (
     NAME_THE_CLASSES,
     TextModel,
 )
-from bert_tf.text_models.training import num_replicas
 
 
 @keras.saving.register_keras_serializable("bert_tf")

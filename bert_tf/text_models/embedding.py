@@ -38,6 +38,7 @@ from bert_tf.tasks.embedding import (
 from bert_tf.tasks.encoding import Encoding, TextEncoding
 from bert_tf.tasks.examples import Example
 from bert_tf.tasks.task import Rows
+from bert_tf.text_models.batches import num_replicas
 from bert_tf.text_models.inputs import (
     as_columns,
     best_texts,
@@ -46,7 +47,6 @@ from bert_tf.text_models.inputs import (
 )
 from bert_tf.text_models.progress import Progress
 from bert_tf.text_models.text_model import TextModel
-from bert_tf.text_models.training import num_replicas
 
 # How many documents `search` compares at a time.
 _DOCUMENTS = 10_000

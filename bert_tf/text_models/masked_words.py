@@ -23,6 +23,7 @@ from bert_tf.tasks.masked_words import (
     require_masked_lm,
 )
 from bert_tf.text_models.inputs import as_columns
+from bert_tf.text_models.label_metrics import targets_of
 from bert_tf.text_models.progress import Progress
 from bert_tf.text_models.text_model import TextModel
 from bert_tf.tokenization.vocabulary_file import require_special_tokens
@@ -184,7 +185,8 @@ class MaskedWordPredictor(TextModel):
         }
 
     def _targets(self, batch):
-        return batch["masked_lm_ids"]
+        size = self.model.config.vocab_size
+        return targets_of(self.loss, batch["masked_lm_ids"], size)
 
     def _outputs_of_task(self, y_pred):
         return {"masked_lm_logits": y_pred}

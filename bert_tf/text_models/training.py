@@ -26,6 +26,7 @@ from bert_tf.text_models.batches import (
     Stream,
     for_evaluation,
     for_training,
+    num_replicas,
     require_count,
     weigh,
 )
@@ -700,12 +701,3 @@ class TrainableTextModel(PredictingTextModel):
         self.compile(**keras.saving.deserialize_keras_object(dict(config)))
         self.optimizer.build(self.trainable_variables)
         self._optimized_variables = [*map(id, self.trainable_variables)]
-
-
-def num_replicas() -> int:
-    """Returns the number of devices that the current scope computes on."""
-    if keras.backend.backend() != "tensorflow":
-        return 1
-    import tensorflow as tf
-
-    return tf.distribute.get_strategy().num_replicas_in_sync

@@ -1055,3 +1055,21 @@ def test_the_data_of_fit_has_no_tuning_thread():
             return (np.zeros(3, np.float32),)
 
     assert Steps().for_backend().options().autotune.enabled is False
+
+
+@pytest.mark.parametrize("make", [answerer, filler])
+def test_rows_and_numbers_have_the_same_loss(make):
+    """Keras would broadcast the numbers of positions or words to all logits."""
+    pairs = [("a b", "b c d"), ("c", "d e"), ("e", "f g h i")]
+    answers = ["b", "d", "f g"]
+    data = (pairs, answers) if make is answerer else (TEXTS,)
+    found = []
+    for loss in (
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        keras.losses.CategoricalCrossentropy(from_logits=True),
+    ):
+        keras.utils.set_random_seed(7)
+        model = make()
+        model.compile(keras.optimizers.SGD(0.0), loss)
+        found.append(model.fit(*data, **QUIET).history["loss"])
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-4)
