@@ -31,7 +31,13 @@ from bert_tf.interop.checkpoint import (
     write_metadata,
 )
 from bert_tf.interop.huggingface_names import HEADS
-from bert_tf.training.weights import NEW_HEADS, is_adapter, restore, scope_of
+from bert_tf.training.weights import (
+    NEW_HEADS,
+    is_adapter,
+    require_finite,
+    restore,
+    scope_of,
+)
 from bert_tf.variables import checkpoint_variables, encoder_config
 
 # What Keras, zipfile, json and h5py raise for a damaged file; h5py raises
@@ -212,7 +218,11 @@ def load(path: str, **options: Any) -> keras.Model:
         if options.get("safe_mode", True):
             _require_no_code(path, config)
         with _reading(path, local):
-            return keras.saving.load_model(local, **options)
+            model = keras.saving.load_model(local, **options)
+    for variable in model.weights:
+        value = keras.ops.convert_to_numpy(variable)
+        require_finite(value, variable.path, path)
+    return model
 
 
 @contextlib.contextmanager
