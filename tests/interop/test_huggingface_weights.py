@@ -84,10 +84,11 @@ def test_writes_the_bytes_of_the_safetensors_library(tmp_path):
         "none": np.zeros((0, 4), "float32"),
         "number": np.float32(0.1)[()] * np.ones(()),
     }
-    metadata = {"bert_tf": '{"rank": 4, "of": "\u00e9"}'}
-    huggingface_weights.write(str(path), tensors, metadata)
     contiguous = {n: np.array(x, order="C") for n, x in tensors.items()}
-    assert path.read_bytes() == save(contiguous, metadata)
+    for length in range(8):  # The header's length must be a multiple of 8.
+        metadata = {"bert_tf": f'{{"rank": 4, "of": "\u00e9{"x" * length}"}}'}
+        huggingface_weights.write(str(path), tensors, metadata)
+        assert path.read_bytes() == save(contiguous, metadata)
 
 
 # The upper half of a float32 is a bfloat16.
