@@ -31,6 +31,16 @@ class InputError(ValueError):
     the traceback of any other exception, which is a bug.
     """
 
+    def __init__(self, message: str):
+        super().__init__(printable(message))
+
+
+def printable(text: str) -> str:
+    """Escapes control characters, which a terminal would obey."""
+    # Line feeds become spaces in `cli`.
+    controls = r"[\x00-\x09\x0b-\x1f\x7f-\x9f]"
+    return re.sub(controls, lambda match: repr(match[0])[1:-1], text)
+
 
 def wrong_value(
     name: str, requirement: str, value: Any, advice: str = ""
@@ -88,6 +98,19 @@ def in_file(
     return InputError(f"{place}: {message}")
 
 
+def not_utf8(
+    error: UnicodeDecodeError,
+    path: str,
+    line: int,
+    advice: str = "Convert the file to UTF-8.",
+) -> InputError:
+    """Returns an error about a file, of which a part cannot be decoded."""
+    if error.object.startswith(b"\x1f\x8b"):
+        advice = "The file is compressed with gzip; add .gz to its name."
+    byte = error.object[error.start]
+    return in_file(path, f"byte 0x{byte:02x} is not UTF-8. {advice}", line)
+
+
 def listed(
     names: Iterable[Any],
     *,
@@ -103,7 +126,7 @@ def listed(
       most: The number of items above which the list is truncated.
       quote: Whether to put each item in quotes, as `repr` does.
     """
-    items = [repr(name) if quote else str(name) for name in names]
+    items = [repr(name) if quote else printable(str(name)) for name in names]
     if len(items) > most:
         return f"{', '.join(items[:most])}, ... ({len(items):,} in all)"
     if len(items) < 2:

@@ -36,6 +36,7 @@ from bert_tf.training.weights import (
     Weights,
     checksum,
     is_adapter,
+    require_finite,
     restore,
     scope_of,
 )
@@ -249,7 +250,11 @@ def load(path: str, **options: Any) -> keras.Model:
         if options.get("safe_mode", True):
             _require_no_code(path, config)
         with _reading(path, local):
-            return keras.saving.load_model(local, **options)
+            model = keras.saving.load_model(local, **options)
+    for variable in model.weights:
+        value = keras.ops.convert_to_numpy(variable)
+        require_finite(value, variable.path, path)
+    return model
 
 
 @contextlib.contextmanager

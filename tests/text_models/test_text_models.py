@@ -1389,6 +1389,12 @@ def test_entities_of_every_scheme_are_scored(encoder, marks):
     assert "X_f1" in found
 
 
+def test_a_tagger_returns_the_places_of_words(encoder):
+    found = load(encoder, "tagger").predict(["ab  c", " d\tefg ", ""])
+    assert [row["starts"] for row in found] == [[0, 4], [1, 3], []]
+    assert [row["ends"] for row in found] == [[2, 5], [2, 6], []]
+
+
 def test_tags_are_the_most_likely(encoder):
     tagger = load(encoder, "tagger")
     tagger.model.output_bias.assign([0.0, 50.0, 0.0])
