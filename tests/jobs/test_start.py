@@ -309,7 +309,7 @@ def test_missing_and_invalid_records(
 
 
 class Task:
-    head = "classifier"
+    kind = head = "classifier"
     bilstm_head = False
     problem_type = "single_label_classification"
     labels = ("no", "yes", "maybe")
