@@ -249,7 +249,7 @@ FLAG = re.compile(r"(?<!-)--([a-z]|$)")
 COMMAND = re.compile(r"(\.py|pip install|docker run)( --\S+)+")
 # Modules that name flags in strings other than help texts.
 NAMES_FLAGS = {
-    **dict.fromkeys(["cli", "command", "completion"], "the command line"),
+    **dict.fromkeys(["cli", "command"], "the command line"),
     "environment": "options of nvidia-smi",
     "corpus.engines.beam": "options of Beam, which are words of a command line",
     "corpus.engines.spark_session": "options of spark-submit",
