@@ -22,6 +22,7 @@ class Wanted:
 
     Attributes:
       head: A key of `interop.huggingface_names.HEADS`.
+      kind: The kind of task, see `FineTuningTask`.
       bilstm_head: Whether the head is on top of a BiLSTM.
       problem_type: What the labels of a classifier mean.
       num_outputs: The number of outputs.
@@ -29,6 +30,7 @@ class Wanted:
     """
 
     head: str | None
+    kind: str | None = None
     bilstm_head: bool | None = None
     problem_type: str | None = None
     num_outputs: int | None = None
@@ -55,8 +57,12 @@ def head_difference(
     has_bilstm = pretrained.bilstm_head
     if wanted.bilstm_head not in (None, has_bilstm):
         return f"it has {'a' if has_bilstm else 'no'} BiLSTM"
-    for name in ("head", "problem_type"):
-        theirs, ours = getattr(pretrained, name), getattr(wanted, name)
+    for name, theirs in (
+        ("head", pretrained.head),
+        ("kind", pretrained.kind or pretrained.head),
+        ("problem_type", pretrained.problem_type),
+    ):
+        ours = getattr(wanted, name)
         if None not in (theirs, ours) and theirs != ours:
             return f"its {name.replace('_', ' ')} is {theirs}, not {ours}"
     if shape is not None and wanted.num_outputs not in (None, shape[0]):

@@ -8,7 +8,6 @@ translates.
 
 import dataclasses
 import json
-import math
 import numbers
 import os
 import re
@@ -27,6 +26,9 @@ from bert_tf.errors import (
 
 ACTIVATIONS = ("gelu_tanh", "gelu_erf", "relu", "tanh", "linear")
 ATTENTION_DIRECTIONS = ("bidirectional", "left_to_right")
+
+# The largest float32.
+_LARGEST = 3.4028234663852886e38
 
 # num_hidden_layers, hidden_size and num_attention_heads of Google's named
 # models; intermediate_size is four times hidden_size.
@@ -275,6 +277,12 @@ def positive_integer(name: str, value: Any, most: int | None = None) -> int:
     return int(value)
 
 
+def is_number(value: Any) -> bool:
+    """Returns whether a value is a number that is finite in float32."""
+    is_real = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    return is_real and abs(value) <= _LARGEST
+
+
 def require_number(
     name: str,
     value: Any,
@@ -289,8 +297,7 @@ def require_number(
       requirement: What the value must be.
       is_allowed: Returns whether a finite number meets the requirement.
     """
-    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if not (is_number and math.isfinite(value) and is_allowed(value)):
+    if not (is_number(value) and is_allowed(value)):
         raise wrong_value(name, requirement, value)
 
 

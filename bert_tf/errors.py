@@ -31,6 +31,16 @@ class InputError(ValueError):
     the traceback of any other exception, which is a bug.
     """
 
+    def __init__(self, message: str):
+        super().__init__(printable(message))
+
+
+def printable(text: str) -> str:
+    """Escapes control characters, which a terminal would obey."""
+    # Line feeds become spaces in `cli`.
+    controls = r"[\x00-\x09\x0b-\x1f\x7f-\x9f]"
+    return re.sub(controls, lambda match: repr(match[0])[1:-1], text)
+
 
 def wrong_value(
     name: str, requirement: str, value: Any, advice: str = ""
@@ -63,14 +73,18 @@ def require_booleans(**options: Any) -> None:
 def require_names(names: Sequence[str], advice: str = "") -> tuple[str, ...]:
     """Returns the names of classes, or raises InputError.
 
-    They must be a list, or another sequence, of different strings: an answer by
-    name would otherwise mean several classes.
+    They must be a list, or another sequence, of different strings that are not
+    empty: an answer by name would otherwise mean several classes, or no class.
     """
     is_list = isinstance(names, Collection) and not isinstance(
         names, (str, bytes, Mapping, Set)
     )
-    if not is_list or not all(isinstance(name, str) for name in names):
-        raise wrong_value("The labels", "a list of names", names, advice)
+    if not is_list or not all(
+        isinstance(name, str) and name.strip() for name in names
+    ):
+        raise wrong_value(
+            "The labels", "a list of non-empty names", names, advice
+        )
     if len({*names}) < len(names):
         raise wrong_value("The labels", "different", [*names], advice)
     return tuple(map(str, names))
@@ -82,6 +96,19 @@ def in_file(
     """Returns an error about a file, with the line number if it is known."""
     place = os.fspath(path) if line is None else f"{os.fspath(path)}:{line}"
     return InputError(f"{place}: {message}")
+
+
+def not_utf8(
+    error: UnicodeDecodeError,
+    path: str,
+    line: int,
+    advice: str = "Convert the file to UTF-8.",
+) -> InputError:
+    """Returns an error about a file, of which a part cannot be decoded."""
+    if error.object.startswith(b"\x1f\x8b"):
+        advice = "The file is compressed with gzip; add .gz to its name."
+    byte = error.object[error.start]
+    return in_file(path, f"byte 0x{byte:02x} is not UTF-8. {advice}", line)
 
 
 def listed(
@@ -99,7 +126,7 @@ def listed(
       most: The number of items above which the list is truncated.
       quote: Whether to put each item in quotes, as `repr` does.
     """
-    items = [repr(name) if quote else str(name) for name in names]
+    items = [repr(name) if quote else printable(str(name)) for name in names]
     if len(items) > most:
         return f"{', '.join(items[:most])}, ... ({len(items):,} in all)"
     if len(items) < 2:

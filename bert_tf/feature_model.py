@@ -235,10 +235,10 @@ class FeatureModel(TrainableModel):
         shape = _known_shape(features["input_ids"])
         if shape is None:
             return
-        if len(shape) != self.input_rank:
+        if len(shape) != self.input_rank or shape[-1] == 0:
             raise wrong_value(
                 f"The shape of input_ids of {self.name}",
-                f"[{', '.join(_AXES[self.input_rank])}]",
+                f"[{', '.join(_AXES[self.input_rank])}] with a length above 0",
                 shape,
             )
         shapes = dict.fromkeys(TOKEN_FEATURES, shape)

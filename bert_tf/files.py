@@ -34,6 +34,7 @@ from bert_tf.errors import (
     InputError,
     in_file,
     listed,
+    not_utf8,
     reason,
     shortened,
     wrong_value,
@@ -355,11 +356,8 @@ def read_text(path: str) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise in_file(
-            path,
-            f"expected UTF-8, found byte 0x{content[error.start]:02x} at "
-            f"offset {error.start}.",
-        ) from error
+        line = content.count(b"\n", 0, error.start) + 1
+        raise not_utf8(error, path, line) from error
 
 
 def read_json(

@@ -13,7 +13,6 @@ from absl import logging
 from bert_tf import files
 from bert_tf.compatibility import Wanted, keeps_head
 from bert_tf.config import BertConfig
-from bert_tf.dense import dense_layers
 from bert_tf.errors import (
     InputError,
     did_you_mean,
@@ -109,10 +108,9 @@ def load_checkpoint(
 
 def _variables(model: keras.Model) -> dict[str, keras.Variable]:
     """Returns the model's variables by their TF1 names."""
-    rank = getattr(model, "input_rank", None)
-    if not model.built and rank is not None:
-        # `summary` shows the shapes that are passed here.
-        model.build((None,) * rank)
+    if not model.built and hasattr(model, "feature_shapes"):
+        # Keras keeps these shapes, for `summary` and exports.
+        model.build(model.feature_shapes(None))
     variables = checkpoint_variables(model) if model.built else {}
     if not any(name.startswith("bert/") for name in variables):
         raise InputError(
@@ -338,9 +336,13 @@ def make_model(
     model_class: type[keras.Model],
     path: str | os.PathLike[str],
     labels: Sequence[str] | None = None,
+    kind: str | None = None,
     **options: Any,
 ) -> keras.Model:
-    """Makes a model with weights; see `FeatureModel.from_pretrained`."""
+    """Makes a model with weights; see `FeatureModel.from_pretrained`.
+
+    The head of a checkpoint of another `kind` of task is not used.
+    """
     require_options(model_class.__name__, options, options_of(model_class))
     try:
         keras.dtype_policies.get(options.get("dtype"))
@@ -359,7 +361,7 @@ def make_model(
         # As in transformers, for a new head too.
         defaults["dropout"] = pretrained.classifier_dropout
     options = {n: x for n, x in defaults.items() if n in accepted} | options
-    wanted = Wanted(head, options.get("bilstm_head"))
+    wanted = Wanted(head, kind, options.get("bilstm_head"))
     has_head = True
     if "num_labels" in accepted:
         has_head, wanted = _wanted_classes(
@@ -368,14 +370,19 @@ def make_model(
         options["num_labels"], labels = wanted.num_outputs, wanted.labels
     elif labels is not None:
         raise InputError(f"{model_class.__name__} has no labels.")
-    weights, problem_type = pretrained.weights, pretrained.problem_type
+    weights = pretrained.weights
     parts = {*HEADS[head].parts} if head else set()
     if parts & {"classes", "span"}:
         has_head &= keeps_head(pretrained, wanted)
     if not has_head:
         weights = without_head(weights)
-        if wanted.problem_type != problem_type:
-            problem_type = None
+        is_same = wanted.problem_type == pretrained.problem_type
+        pretrained = dataclasses.replace(
+            pretrained,
+            kind=None,
+            problem_type=wanted.problem_type if is_same else None,
+            activation_fn=None,
+        )
     config = _config_of(pretrained)
     require_sizes(config, weights)
     with filled_next():
@@ -385,14 +392,8 @@ def make_model(
     _record_random(model, pretrained.path, report)
     if labels and has_head and pretrained.labels != labels:
         _reorder(variables, pretrained.labels or labels, labels)
-    activation_fn = pretrained.activation_fn if has_head else None
     model.checkpoint = dataclasses.replace(
-        pretrained,
-        weights={},
-        head=head,
-        labels=labels,
-        problem_type=problem_type,
-        activation_fn=activation_fn,
+        pretrained, weights={}, head=head, labels=labels
     )
     return model
 
@@ -411,30 +412,23 @@ def _record_random(model: keras.Model, path: str, report: Report) -> None:
 
 
 def warn_if_random(model: keras.Model) -> None:
-    """Warns once if outputs depend on random weights.
-
-    These belong to a head or a pooler that the checkpoint lacked and that has
-    not been trained or loaded since.
-    """
-    if model.random_variables is None or model.is_warned_of_random:
+    """Warns once if outputs depend on random weights."""
+    if model.is_warned_of_random:
         return
-    if any(layer.quantization_mode for _, layer in dense_layers(model)):
-        return  # The values have changed.
-    names, before = model.random_variables
-    needed = [n for n in names if not re.match(model.unused_variables, n)]
-    if not needed:
-        return
-    variables = checkpoint_variables(model)
-    if checksum({n: variables[n] for n in names}) != before:
-        # Once is enough: computing the checksum for each answer is slow.
-        model.random_variables = None
-        return
+    # Once is enough: computing the checksum for each answer is slow.
     model.is_warned_of_random = True
-    logging.warning(
-        "%s: %s is random, since the checkpoint lacks it. Call fit first",
-        model.name,
-        described(needed),
-    )
+    _warn_of_random(model, "Call fit first")
+
+
+def _warn_of_random(model: keras.Model, advice: str) -> None:
+    unused, names = model.unused_variables, keras_files.random_weights(model)
+    if needed := [n for n in names if not re.match(unused, n)]:
+        logging.warning(
+            "%s: %s is random, since the checkpoint lacks it. %s",
+            model.name,
+            described(needed),
+            advice,
+        )
 
 
 def options_of(model_class: type[keras.Model]) -> set[str]:
@@ -574,7 +568,7 @@ def as_checkpoint(
         path=model.name,
         weights=weights,
         config=model.config,
-        **facts,
+        **{**facts, "head": keras_files.head_of_model(model, weights)},
     )
 
 
@@ -601,22 +595,21 @@ def save(
         raise wrong_value("format", formats, format)
     if not model.built:
         model.build()
-    head = keras_files.head_of_class(type(model))
-    if head is None:
+    if keras_files.head_of_class(type(model)) is None:
         raise InputError(
             f"{type(model).__name__} has no counterpart in other libraries. "
             "Save it with model.save('NAME.keras')."
         )
-    warn_if_random(model)
+    _warn_of_random(model, "Call fit first: it is not written")
     options = model.get_config()
     if "dropout" in options:
         facts["classifier_dropout"] = options["dropout"]
-    saved = as_checkpoint(model, tokenizer, head=head, **facts)
+    saved = as_checkpoint(model, tokenizer, **facts)
     planned = conversion.plan(saved, _SAVED_FORMATS[format])
     with files.atomic_directory(
         path, may_replace=model_card.is_in
     ) as temporary:
         conversion.write(planned, temporary)
-        name = type(model).__name__
+        name = HEADS[saved.head].model
         card = model_card.text(planned.target, name, is_tf1=format == "tf1")
         files.write_text(os.path.join(temporary, model_card.FILE), card)

@@ -17,10 +17,13 @@ from keras import ops
 import bert_tf
 from bert_tf import metrics
 from bert_tf.config import BertConfig
+from bert_tf.errors import InputError
 from bert_tf.heads import BertClassifier
 from bert_tf.jobs.fine_tuning import Split, fine_tune
 from bert_tf.jobs.settings import FineTuningOptions
 from bert_tf.jobs.start import resolve
+from bert_tf.tasks.classification import ClassificationTask
+from bert_tf.tasks.examples import Example
 
 pytestmark = pytest.mark.usefixtures("eager_fixtures", "eagerly")
 
@@ -50,8 +53,8 @@ class UncertainNumber(bert_tf.FineTuningTask):
         return {"number": number, "deviation": ops.exp(log_variance / 2)}
 
     def score(self, predictions):
-        numbers = predictions["label_ids"], predictions["number"]
-        correlation = metrics.spearman(*numbers)
+        number = self.decode(predictions)["number"]
+        correlation = metrics.spearman(predictions["label_ids"], number)
         return {"eval_spearman": correlation, **super().score(predictions)}
 
 
@@ -60,10 +63,15 @@ class NumberEstimator(bert_tf.TextModel):
     """Estimates a number for a text or a pair of texts."""
 
     model_class = BertClassifier
+    task_class = UncertainNumber
+    doc_stride = None
 
     def make_task(self, **options):
         encoding = self.make_encoding(
-            bert_tf.Encoding, problem="regression", labels=()
+            bert_tf.Encoding,
+            problem="regression",
+            labels=(),
+            doc_stride=self.doc_stride,
         )
         return UncertainNumber(self.model.config, encoding, **options)
 
@@ -162,3 +170,104 @@ def test_the_scripts_train_to_the_same_weights(trained, start, tmp_path):
     scores = model.evaluate(TEXTS, NUMBERS, verbose=0)
     loss = pytest.approx(scores["loss"], rel=1e-2)
     assert result.metrics["eval_loss"] == loss
+
+
+@pytest.fixture(scope="module")
+def of_windows(start):
+    """A model that reads texts in windows, and what it answers by hand."""
+    model = NumberEstimator.from_pretrained(start, max_seq_length=8)
+    model.doc_stride = 4
+    cut = NumberEstimator(model.model, model.tokenizer, 8)
+    outputs = []
+    for text in TEXTS:
+        # Each token is a word, and [CLS] and [SEP] take two positions.
+        words = text.split()
+        starts = range(0, max(len(words) - 6, 0) + 4, 4)
+        parts = [" ".join(words[n : n + 6]) for n in starts]
+        batch = cut.make_task().encoding.features(cut.examples(parts, None))
+        logits = np.array(cut.model(batch.arrays)["logits"])
+        outputs.append(logits.mean(axis=0))
+    assert any(len(text.split()) > 10 for text in TEXTS)
+    number, log_variance = np.transpose(outputs)
+    return model, {"number": number, "deviation": np.exp(log_variance / 2)}
+
+
+def test_windows_are_joined_to_the_answers_of_texts(of_windows):
+    model, expected = of_windows
+    answers = model.predict(TEXTS, batch_size=4)
+    assert len(answers) == len(TEXTS)
+    for name, values in expected.items():
+        found = [row[name] for row in answers]
+        np.testing.assert_allclose(found, values, rtol=1e-4)
+
+
+def loss_of(answers):
+    number, deviation = answers.values()
+    error = np.square((number - NUMBERS) / deviation)
+    return pytest.approx(np.mean(np.log(deviation) + error / 2), rel=1e-4)
+
+
+def test_windows_are_scored_as_texts(of_windows, start, tmp_path):
+    model, answers = of_windows
+    scores = model.evaluate(TEXTS, NUMBERS, verbose=0)
+    assert scores["loss"] == loss_of(answers)
+    flags = {
+        **fine_tuning_runs.FLAGS,
+        "do_train": False,
+        "max_seq_length": 8,
+        "init_checkpoint": str(start),
+        "output_dir": str(tmp_path / "output"),
+    }
+    config, begin = resolve(
+        FineTuningOptions(**flags, do_eval=True), "classifier"
+    )
+    splits = [Split("dev", model.examples(TEXTS, NUMBERS))]
+    task = model.make_task(dropout=0.0)
+    found = fine_tune(config, begin, task, splits, name="numbers").metrics
+    assert found["eval_loss"] == loss_of(answers)
+    assert found["eval_spearman"] == pytest.approx(scores["spearman"])
+
+
+@pytest.mark.graph
+def test_an_export_joins_windows(of_windows, tmp_path):
+    model, expected = of_windows
+    served = tf.saved_model.load(model.export(tmp_path / "export"))
+    answer = served.signatures["serving_default"](text=tf.constant(TEXTS))
+    for name, values in expected.items():
+        np.testing.assert_allclose(answer[name], values, rtol=1e-4)
+
+
+@pytest.mark.parametrize("format", ["huggingface", "tf1"])
+def test_heads_of_other_kinds_are_not_used(start, tmp_path, format, caplog):
+    """In both directions, although the heads have the same shape."""
+    NumberEstimator.from_pretrained(start).save_pretrained(
+        tmp_path / "number", format
+    )
+    classifier = bert_tf.TextClassifier.from_pretrained(
+        tmp_path / "number", labels=["bad", "good"]
+    )
+    assert "its kind is UncertainNumber, not classifier" in caplog.text
+    assert classifier.model.random_variables
+    classifier.fit(TEXTS, ["bad", "good"] * 6, epochs=1, verbose=0)
+    classifier.save_pretrained(tmp_path / "classifier", format)
+    estimator = NumberEstimator.from_pretrained(tmp_path / "classifier")
+    assert "its kind is classifier, not UncertainNumber" in caplog.text
+    assert estimator.model.random_variables
+
+
+def test_scripts_refuse_to_evaluate_another_kind(start, tmp_path):
+    flags = {
+        **fine_tuning_runs.FLAGS,
+        "do_train": False,
+        "init_checkpoint": str(start),
+        "output_dir": str(tmp_path / "output"),
+    }
+    options = FineTuningOptions(**flags, do_eval=True)
+    config, begin = resolve(options, "classifier")
+    encoding = bert_tf.TextClassifier.from_pretrained(
+        start, labels=["bad", "good"], max_seq_length=LENGTH
+    )._encoding()
+    task = ClassificationTask(begin.config, encoding)
+    split = Split("dev", [Example("0", "a text", label="bad")])
+    with pytest.raises(InputError, match="its kind is UncertainNumber, not"):
+        fine_tune(config, begin, task, [split], name="cola")

@@ -1,6 +1,5 @@
 """convert_checkpoint.py as a program."""
 
-import dataclasses
 import json
 import pathlib
 import subprocess
@@ -103,7 +102,7 @@ def test_a_round_trip_in_two_commands(places, run, tmp_path):
     assert lines[3] == "missing     0"
     assert "2 layers of 12, 3 heads, 23 words, gelu_tanh" in lines[4]
     assert lines[5] == "vocabulary  23 tokens, uncased"
-    assert sum(line.endswith(" ok") for line in lines) >= 3
+    assert lines[6].startswith("verified    outputs of the converted model d")
     assert lines[-1] == f"made        {tmp_path}/theirs"
     config = json.loads((tmp_path / "theirs" / "config.json").read_text())
     assert config["hidden_act"] == "gelu_new"
@@ -143,7 +142,7 @@ def test_adds_words(run, tmp_path, to):
     )
     assert "with 2 added words" in lines[0]
     assert "vocabulary  25 tokens, uncased" in lines
-    assert sum(line.endswith(" ok") for line in lines) == 3
+    assert sum(line.startswith("verified ") for line in lines) == 1
     made = open_pretrained(tmp_path / "out")
     assert made.vocab[-2:] == ("abc", "hello")
     assert made.config.vocab_size == 25
@@ -174,23 +173,14 @@ def test_an_empty_folder_name_is_missing(fail):
     assert "--output_dir must be passed" in fail("--output_dir=", status=2)
 
 
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [("vocabulary", "new was not written"), ("weights", "new/bert_model.ckpt")],
-)
-def test_nothing_is_written_if_the_verification_fails(
-    fail, monkeypatch, damage, message
-):
+def test_nothing_is_written_if_the_verification_fails(fail, monkeypatch):
     write = google.write_metadata
 
     def write_wrongly(folder, pretrained):
         """Stands in for a bug."""
-        if damage == "vocabulary":
-            pretrained = dataclasses.replace(pretrained, vocab=None)
-        else:
-            [path] = pathlib.Path(folder).glob("*.data-*")
-            path.write_bytes(path.read_bytes()[:99])
+        [path] = pathlib.Path(folder).glob("*.data-*")
+        path.write_bytes(path.read_bytes()[:99])
         write(folder, pretrained)
 
     monkeypatch.setattr(google, "write_metadata", write_wrongly)
-    assert message in fail("--verify")
+    assert "new/bert_model.ckpt" in fail("--verify")

@@ -37,11 +37,12 @@ OTHERS = {
     "mkdir",
     "pip",
     "python",
+    "spark-class",
     "spark-submit",
     "tail",
     "taskset",
 }
-# Flags of the original, of Beam, of TensorFlow Serving and of Triton.
+# Flags of the original, Beam, Spark, TensorFlow Serving and Triton.
 NOT_OURS = {
     "backend_directory",
     "batching_parameters_file",
@@ -49,6 +50,10 @@ NOT_OURS = {
     "do_lower",
     "enable_batching",
     "extra_package",
+    "grpc_address",
+    "host",
+    "http_address",
+    "metrics_address",
     "model_repository",
     "sdk_container_image",
     "tensorflow_inter_op_parallelism",

@@ -14,6 +14,9 @@ def test_values_and_files():
     error = errors.in_file("train.tsv", "expected 4 columns.", line=17)
     assert str(error) == "train.tsv:17: expected 4 columns."
     assert str(errors.in_file("x.json", "is empty.")) == "x.json: is empty."
+    # Control characters of a file, which a terminal would obey.
+    assert str(errors.in_file("a\x1b[2J", "\x9b")) == r"a\x1b[2J: \x9b"
+    assert errors.listed(["\x1b[2J"]) == r"\x1b[2J"
     assert errors.shortened("x" * 100, most=10) == "'xxxxxxxxx..."
 
 

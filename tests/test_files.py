@@ -13,7 +13,9 @@ import pytest
 from absl import logging as absl_logging
 
 from bert_tf import files
+from bert_tf.data.tables import read_lines
 from bert_tf.errors import InputError
+from bert_tf.tokenization.vocabulary_file import read_tokens
 
 
 def _touch(folder, *names):
@@ -113,8 +115,16 @@ def test_open_read_names_an_unreadable_file(tmp_path, path):
 
 def test_text_is_read_without_its_byte_order_mark(write):
     assert files.read_text(write(b"\xef\xbb\xbfa\xc3\xa9")) == "aé"
-    with pytest.raises(InputError, match=r"a\.txt.* 0xff at offset 2"):
-        files.read_text(write(b"ab\xff"))
+    with pytest.raises(InputError, match=r"a\.txt:2: byte 0xff is not UTF-8"):
+        files.read_text(write(b"a\nb\xff"))
+
+
+@pytest.mark.parametrize(
+    "read", [files.read_text, read_tokens, lambda x: list(read_lines(x))]
+)
+def test_gzip_without_gz_in_its_name_is_named(write, read):
+    with pytest.raises(InputError, match=r"with gzip; add \.gz to its name"):
+        read(write(gzip.compress(b"a\n")))
 
 
 @pytest.mark.parametrize(
@@ -125,7 +135,7 @@ def test_text_is_read_without_its_byte_order_mark(write):
         ('{"a": 1,\n oops}', r"a\.json:2: invalid JSON at column 2"),
         ("[" * 99_999, r"a\.json: cannot parse"),
         ("9" * 9999, r"a\.json: cannot parse"),
-        (b"\xff", r"expected UTF-8, found byte 0xff"),
+        (b"\xff", r"a\.json:1: byte 0xff is not UTF-8"),
     ],
 )
 def test_json_must_be_one_object(write, content, message):

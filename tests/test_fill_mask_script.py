@@ -141,7 +141,10 @@ def test_a_vocabulary_smaller_than_the_model(release, write, said):
         (["--vocab_file=NO_MASK"], "4 tokens, but not [MASK]"),
         (["--init_checkpoint=ENCODER"], "no masked-LM head"),
         (["--bert_config_file=HEADS"], "num_attention_heads"),
-        ([f"--text_b={'cat ' * 10}"], "has room for 10"),
+        (
+            [f"--text_b={'cat ' * 10}[MASK]"],
+            "A [MASK] is beyond max_seq_length, 13 tokens.",
+        ),
         (
             ["--text_b=cat", "--init_checkpoint=NO_PAIRS"],
             "no next-sentence head",

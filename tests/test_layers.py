@@ -31,8 +31,9 @@ def encoder():
         ({"input_ids": None}, "a dict with 'input_ids'"),
         ({"attention_mask": IDS}, "'attention_mask'. Rename it to 'input_m"),
         ({"token_type_ids": IDS}, "'token_type_ids'. Rename it to 'segment"),
-        ({"input_ids": IDS[0]}, r"\[batch, length\]; got \(3,\)"),
-        ({"input_ids": IDS[None]}, r"\[batch, length\]; got \(1, 2, 3\)"),
+        ({"input_ids": IDS[0]}, r"\[batch, length\] .*; got \(3,\)"),
+        ({"input_ids": IDS[None]}, r"\[batch, length\] .*; got \(1, 2, 3\)"),
+        ({"input_ids": IDS[:1, :0]}, r"length above 0; got \(1, 0\)"),
         ({"input_mask": IDS[:, :1]}, r"mask must be \(2, 3\).*got \(2, 1\)"),
         ({"segment_ids": IDS[:1]}, r"shape of segment_ids.*\(1, 3\)"),
         ({"position_ids": IDS[:, :2]}, r"position_ids must be \(2, 3\)"),
@@ -144,21 +145,14 @@ def test_exported_models_take_ids(model_class, tmp_path):
     assert_exported(tmp_path / "export", model)
 
 
-@pytest.mark.parametrize("count", [1, pytest.param(3, marks=pytest.mark.slow)])
-def test_export_wherever_the_weights_come_from(tmp_path, count):
-    saved = make(BertClassifier)
-    saved.save(tmp_path / "model.keras")
-    filled = BertClassifier(MANY_WORDS, 3)
-    load_checkpoint(filled, tmp_path / "model.keras")
-    trained = make(BertClassifier)
-    trained.compile(
+def test_a_trained_model_is_exported(tmp_path):
+    model = make(BertClassifier)
+    model.compile(
         "sgd", keras.losses.SparseCategoricalCrossentropy(), run_eagerly=True
     )
-    trained.fit(last_words(BertClassifier, 5, 7), np.arange(5) % 3, verbose=0)
-    loaded = keras.saving.load_model(tmp_path / "model.keras")
-    for number, model in enumerate((trained, loaded, filled)[:count]):
-        model.export(tmp_path / str(number), verbose=False)
-        assert_exported(tmp_path / str(number), model)
+    model.fit(last_words(BertClassifier, 5, 7), np.arange(5) % 3, verbose=0)
+    model.export(tmp_path / "export", verbose=False)
+    assert_exported(tmp_path / "export", model)
 
 
 def test_export_with_another_signature(tmp_path):

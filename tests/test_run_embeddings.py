@@ -36,7 +36,7 @@ def data_dir(tmp_path_factory):
     folder = tmp_path_factory.mktemp("data")
     generator = np.random.default_rng(1)
     for split, count in COUNTS.items():
-        lines = ["text_a\ttext_b\tscore"]
+        lines = ["text_a\ttext_b\tscore\tsame"]
         for number in range(count):
             words = generator.choice(sentence_files.TELLING, 2)
             score = 4 if words[0] == words[1] else 1
@@ -44,7 +44,7 @@ def data_dir(tmp_path_factory):
                 " ".join([word, *sentence_files.FILLERS[:more]])
                 for word, more in zip(words, (number % 5, 0), strict=True)
             ]
-            lines.append("\t".join([*texts, str(score)]))
+            lines.append("\t".join([*texts, str(score), "x"]))
         (folder / f"{split}.tsv").write_text("\n".join(lines) + "\n")
     return folder
 
@@ -118,6 +118,30 @@ def test_a_model_keeps_its_pooling(done, run, tmp_path):
         fine_tuning_runs.assert_same_answers(folder, done)
 
 
+@pytest.mark.parametrize(
+    "recorded", [{}, {"pooling": "max", "normalize": False}]
+)
+def test_defaults_are_those_of_a_text_embedder(run, tmp_path, recorded):
+    start = fine_tuning_runs.write_release(tmp_path / "start", ("0", "1"))
+    folder = tmp_path / "model"
+    model = bert_tf.TextEmbedder.from_pretrained(start, **recorded)
+    if recorded:
+        model.save_pretrained(folder)
+    else:
+        model.model.save_pretrained(folder, tokenizer=model.tokenizer)
+    given = {"init_checkpoint": folder, "bert_config_file": None}
+    given |= {"vocab_file": None, "pooling": None, "do_train": None}
+    run(tmp_path / "out", **given, do_export=True)
+    [version] = (tmp_path / "out" / "export").iterdir()
+    serve = tf.saved_model.load(str(version)).signatures["serving_default"]
+    vectors = serve(text=tf.constant(["good", "bad odd"]))["vector"]
+    again = bert_tf.TextEmbedder.from_pretrained(folder)
+    expected = again.predict(["good", "bad odd"])
+    np.testing.assert_allclose(vectors, expected, atol=1e-5)
+    lengths = np.linalg.norm(expected, axis=1)
+    assert np.allclose(lengths, 1) == again.normalize
+
+
 def test_adapters_load_on_the_initial_checkpoint(run, tmp_path):
     """It has a pooler, which the training does not use."""
     start = fine_tuning_runs.write_release(tmp_path / "start", ("0", "1"))
@@ -135,6 +159,21 @@ def test_adapters_load_on_the_initial_checkpoint(run, tmp_path):
     after = model.predict("good bad")
     assert np.abs(after - before).max() > 1e-3
     np.testing.assert_allclose(after, expected.predict("good bad"), atol=1e-5)
+
+
+def test_unsupported_modules_are_an_error(run, tmp_path, capsys):
+    """Without training, which starts from the encoder."""
+    release = fine_tuning_runs.write_release(tmp_path / "start", ("0", "1"))
+    folder = tmp_path / "model"
+    bert_tf.TextEmbedder.from_pretrained(release).save_pretrained(folder)
+    path = folder / "modules.json"
+    modules = json.loads(path.read_text())
+    path.write_text(json.dumps(modules[::-1]))
+    given = {"init_checkpoint": folder, "bert_config_file": None}
+    given |= {**ANSWERS, "vocab_file": None, "pooling": None}
+    message = error_of(capsys, run, tmp_path / "out", **given)
+    assert "cannot compute modules.json with" in message
+    assert "Pass another model, or --do_train" in message
 
 
 def test_pairs_without_scores(run, data_dir, tmp_path):
@@ -184,7 +223,11 @@ def test_training_is_equal_with_any_devices(run, tmp_path, two_devices):
         ({"max_score": 0}, "--max_score must be a number above 0; got 0"),
         (
             {**UNSCORED, "gradient_accumulation_steps": 8},
-            "each device computes one pair at a time",
+            "the 1 pair(s) that a device computes at a time",
+        ),
+        (
+            {**UNSCORED, "text_b_column": "same"},
+            "No pair has a negative",
         ),
         ({"task_name": "mrpc"}, "mrpc has no similarities. Pass one of sts-b"),
         ({"bilstm_head": True}, "--bilstm_head"),

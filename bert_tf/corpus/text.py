@@ -19,7 +19,7 @@ import numpy as np
 
 from bert_tf import files
 from bert_tf.data import tables
-from bert_tf.errors import in_file, listed
+from bert_tf.errors import in_file, listed, not_utf8
 from bert_tf.tokenization.wordpiece import FullTokenizer
 
 # The bytes of text that a worker gets at a time: about 0.1 s of work.
@@ -165,12 +165,9 @@ def decode(block: TextBlock, errors: str) -> str:
         return block.text.decode("utf-8", errors)
     except UnicodeDecodeError as error:
         lines_before = block.text.count(b"\n", 0, error.start)
-        raise in_file(
-            block.path,
-            f"byte 0x{block.text[error.start]:02x} is not UTF-8. Convert the "
-            "file to UTF-8 or pass `errors=replace`.",
-            _LinePosition(block, lines_before).line,
-        ) from error
+        line = _LinePosition(block, lines_before).line
+        advice = "Convert the file to UTF-8 or pass `errors=replace`."
+        raise not_utf8(error, block.path, line, advice) from error
 
 
 @dataclasses.dataclass(frozen=True)

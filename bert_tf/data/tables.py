@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from bert_tf import files
-from bert_tf.errors import InputError, did_you_mean, in_file, listed
+from bert_tf.errors import InputError, did_you_mean, in_file, listed, not_utf8
 
 # A number from 0, or from the end if it is negative; or a name.
 Column = int | str
@@ -31,6 +31,7 @@ Check = Callable[[Mapping[str, Any], Mapping[str, Any], str], None]
 _LONGEST_FIELD = 2**31 - 1
 # Decoded UTF-8 never contains a lone surrogate, so this one can stand for "\r".
 _CARRIAGE_RETURN = "\udc0d"
+_FIX_THE_ROW = " Fix the row or pass `skip_malformed_rows`."
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -169,8 +170,8 @@ def _read_table(
         elif skip is None:
             raise in_file(
                 where,
-                f"expected {expected}, found {len(fields)}. Fix the row or "
-                "pass `skip_malformed_rows`.",
+                f"expected {expected}, found {len(fields)}."
+                f"{separator_advice(fields) or _FIX_THE_ROW}",
             )
         else:
             num_skipped += 1
@@ -179,7 +180,8 @@ def _read_table(
         raise in_file(
             path,
             f"expected {expected}; {num_skipped:,} of "
-            f"{num_skipped + num_read:,} rows have a different number.",
+            f"{num_skipped + num_read:,} rows have a different number."
+            f"{separator_advice(fields)}",
         )
 
 
@@ -306,8 +308,18 @@ def _no_column(column: Column, names: Sequence[str], where: str) -> InputError:
     return in_file(
         where,
         f"no column {column!r}; the columns are {listed(names, quote=True)}."
-        f"{did_you_mean(str(column), names)}",
+        f"{separator_advice(names) or did_you_mean(str(column), names)}",
     )
+
+
+def separator_advice(
+    cells: Sequence[str],
+    expected: str = "commas in a .csv file, by tabs in other tables",
+) -> str:
+    """Returns " Separate ..." if the only cell of a row may be several."""
+    if len(cells) == 1 and any(mark in cells[0] for mark in ",;|\t"):
+        return f" Separate the columns by {expected}."
+    return ""
 
 
 def _flat(columns: Columns, without: Collection[str] = ()) -> Iterator[Column]:
@@ -350,12 +362,7 @@ def read_lines(path: str) -> Iterator[tuple[str, int]]:
             try:
                 yield line.decode("utf-8"), number
             except UnicodeDecodeError as error:
-                raise in_file(
-                    path,
-                    f"byte 0x{line[error.start]:02x} is not UTF-8. Convert "
-                    "the file to UTF-8.",
-                    number,
-                ) from None
+                raise not_utf8(error, path, number) from None
 
 
 def read_tsv(path: str) -> Iterator[Fields]:

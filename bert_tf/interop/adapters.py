@@ -98,7 +98,8 @@ def load(
     path = os.fspath(path)
     model.build()
     if folder := peft_adapters.find(path):
-        contents = peft_adapters.read(folder, model.config)
+        is_tied = "cls/predictions/output_bias" in checkpoint_variables(model)
+        contents = peft_adapters.read(folder, model.config, is_tied)
         adapters = _Adapters(*contents, facts={}, other_weights=None)
     else:
         adapters = _read(path)
@@ -142,6 +143,8 @@ def _check(
 ) -> None:
     """Raises InputError unless a model, which is built, can load a file."""
     ours, layers = model.adapters(), adapters.layers
+    if not layers:
+        raise in_file(path, "there are no LoRA adapters in it.")
     if ours and ours != layers:
         raise in_file(
             path,

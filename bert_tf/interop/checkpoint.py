@@ -91,6 +91,8 @@ class Pretrained:
         as `do_lower_case`.
       labels: The names of the classes, in the order of the logits.
       head: A key of `HEADS`.
+      kind: The kind of task of the head, if the library does not have it; see
+        `FineTuningTask`.
       problem_type: What a classifier's labels mean, one of `PROBLEM_TYPES`.
       classifier_dropout: The dropout rate before the output layer, if it
         differs from the encoder's.
@@ -126,6 +128,7 @@ class Pretrained:
     strip_accents: bool | None = _recorded(BOOLEAN)
     labels: tuple[str, ...] | None = _recorded(TEXTS)
     head: str | None = _recorded(TEXT)
+    kind: str | None = _recorded(TEXT, of_training=True)
     problem_type: str | None = _recorded(TEXT)
     classifier_dropout: float | None = _recorded(RATE)
     activation_fn: str | None = _recorded(TEXT)

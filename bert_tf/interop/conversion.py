@@ -6,14 +6,17 @@ import importlib.util
 import math
 import os
 import re
+import subprocess
+import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from keras import ops
 
 from bert_tf.config import BertConfig
-from bert_tf.errors import in_file, listed, wrong_value
-from bert_tf.interop import huggingface, keras_files
+from bert_tf.errors import in_file, listed, shortened, wrong_value
+from bert_tf.interop import huggingface, keras_files, transformers_model
 from bert_tf.interop.checkpoint import Pretrained, require_keeps_optimizer
 from bert_tf.interop.huggingface_names import HEADS, WeightName, rows
 from bert_tf.tokenization.vocabulary_file import load_vocab, warn_if_short
@@ -284,125 +287,67 @@ def _shape(shape: Sequence[int]) -> str:
 # For float32 programs that add in different orders.
 TOLERANCE = 1e-4
 
-# What transformers and PyTorch raise for a folder that they cannot run.
-_FAILURES = (
-    *(ArithmeticError, AssertionError, AttributeError, ImportError),
-    *(LookupError, OSError, RuntimeError, TypeError, ValueError),
-)
 
+def verify(conversion: Conversion, written: Pretrained) -> list[str]:
+    """Compares the outputs of the written checkpoint with its source's.
 
-@dataclasses.dataclass(frozen=True)
-class Check:
-    """The result of a comparison.
+    If `torch` and `transformers` are installed, the outputs of transformers'
+    own model of each Hugging Face folder are compared too. Returns a line for
+    each comparison.
 
-    Attributes:
-      what: What was compared.
-      difference: The largest difference, or the number of differences.
-      tolerance: The largest difference that is accepted.
-      failure: Why the comparison was impossible, if it was.
-      is_skipped: Whether the failure is not the fault of the written files.
-    """
-
-    what: str
-    difference: float
-    tolerance: float
-    failure: str | None = None
-    is_skipped: bool = False
-
-    @property
-    def holds(self) -> bool:
-        """Whether no fault was found."""
-        if self.failure is not None:
-            return self.is_skipped
-        # False for NaN.
-        return self.difference <= self.tolerance
-
-    def __str__(self) -> str:
-        if self.failure is not None:
-            mark = "skipped" if self.is_skipped else "FAILED"
-            return f"verified    {self.what}: {mark}, {self.failure}"
-        mark = "ok" if self.holds else "FAILED"
-        return (
-            f"verified    {self.what}: {self.difference:.3g} (at most "
-            f"{self.tolerance:g}) {mark}"
-        )
-
-
-def verify(conversion: Conversion, written: Pretrained) -> list[Check]:
-    """Compares the written checkpoint, opened again, with its source.
-
-    If `torch` and `transformers` are installed, the source's outputs are also
-    compared with those of Hugging Face's own model from each Hugging Face
-    folder. If that model cannot run, a source folder is skipped, and a written
-    folder fails, unless an import failed.
+    Raises:
+      InputError: If outputs differ, or transformers cannot run a folder.
     """
     source = conversion.target
     assert source.config is not None
     assert source.head is not None
+    batch = random_batch(source.config, source.head)
+    expected = _outputs(source, batch)
     written = dataclasses.replace(written, head=source.head)
-    probe = probe_batch(source.config, source.head)
-    expected, outputs = _run(source, probe), _run(written, probe)
-    before, after = conversion.source.weights, written.weights
-    facts, new_facts = _facts(source), _facts(written)
-    checks = [
-        Check(
-            "weights that differ",
-            sum(
-                name not in after or not _are_same(before[name], after[name])
-                for name in (*source.weights.shapes, *conversion.bookkeeping)
-            ),
-            0,
-        ),
-        Check(
-            "facts that differ",
-            sum(v not in (None, new_facts[n]) for n, v in facts.items()),
-            0,
-        ),
-        Check(
-            "outputs of the source and the result",
-            _distance(expected, outputs),
-            0,
-        ),
-    ]
-    if not has_transformers():
-        return checks
-    for end, pretrained in (("read", conversion.source), ("written", written)):
-        folder = pretrained.path
-        if folder.endswith(".safetensors"):
-            folder = os.path.dirname(folder) or "."
-        if os.path.exists(os.path.join(folder, huggingface.CONFIG)):
-            checks.append(
-                _check_transformers(end, folder, source.head, probe, expected)
+    results = {"the converted model": _outputs(written, batch)}
+    if all(map(importlib.util.find_spec, ("torch", "transformers"))):
+        for name, end in (("source", conversion.source), ("result", written)):
+            folder = end.path
+            if folder.endswith(".safetensors"):
+                folder = os.path.dirname(folder) or "."
+            if os.path.exists(os.path.join(folder, huggingface.CONFIG)):
+                results[f"transformers' model of the {name}"] = (
+                    _run_transformers(folder, source.head, batch)
+                )
+    lines = []
+    for name, outputs in results.items():
+        gap = max(np.abs(x - outputs[n]).max() for n, x in expected.items())
+        if not gap <= TOLERANCE:  # False for NaN.
+            raise in_file(
+                written.path,
+                f"the outputs of {name} differ from the source's by {gap:.3g}, "
+                f"more than {TOLERANCE:g}. Nothing was written.",
             )
-    return checks
+        lines.append(
+            f"verified    outputs of {name} differ by {gap:.3g} (at most "
+            f"{TOLERANCE:g})"
+        )
+    return lines
 
 
-def probe_batch(config: BertConfig, head: str) -> dict[str, np.ndarray]:
-    """Returns a random batch with padding and two segments: int32 [3, S].
-
-    A multiple choice model gets one question with three choices, [1, 3, S].
-    """
+def random_batch(config: BertConfig, head: str) -> dict[str, np.ndarray]:
+    """Returns features of three texts, int32 [3, S], or of one choice."""
     length = min(37, config.max_position_embeddings)
+    shape = (1, 3, length) if head == "choice" else (3, length)
     generator = np.random.default_rng(0)
-    lengths = np.array([length, (length + 1) // 2, 1])[:, None]
-    positions = np.arange(length)[None]
-    mask = positions < lengths
-    ids = generator.integers(config.vocab_size, size=mask.shape)
-    segments = (positions >= lengths // 2) & (config.type_vocab_size > 1)
-    batch = {
-        "input_ids": ids * mask,
-        "input_mask": mask,
-        "segment_ids": segments & mask,
+    lengths = generator.integers(1, length, size=(*shape[:-1], 1))
+    values = {
+        "input_ids": generator.integers(config.vocab_size, size=shape),
+        "input_mask": np.arange(length) <= lengths,
+        "segment_ids": generator.integers(config.type_vocab_size, size=shape),
     }
-    if head == "choice":
-        batch = {name: values[None] for name, values in batch.items()}
-    return {name: values.astype("int32") for name, values in batch.items()}
+    return {name: value.astype("int32") for name, value in values.items()}
 
 
-def _run(pretrained: Pretrained, probe: Mapping) -> dict[str, np.ndarray]:
+def _outputs(pretrained: Pretrained, batch: Mapping) -> dict[str, np.ndarray]:
     """Returns the outputs of our model, without those of a random pooler."""
     assert pretrained.head is not None
-    outputs = keras_files.build_model(pretrained)(dict(probe))
+    outputs = keras_files.build_model(pretrained)(dict(batch))
     names = [*HEADS[pretrained.head].outputs]
     if "bert/pooler/dense/kernel" not in pretrained.weights:
         # Without weights, each program initializes the pooler differently.
@@ -410,107 +355,34 @@ def _run(pretrained: Pretrained, probe: Mapping) -> dict[str, np.ndarray]:
     return {name: ops.convert_to_numpy(outputs[name]) for name in names}
 
 
-def has_transformers() -> bool:
-    """Returns whether Hugging Face's own models can run here."""
-    return all(map(importlib.util.find_spec, ("torch", "transformers")))
-
-
-def _check_transformers(
-    end: str,
-    folder: str,
-    head: str,
-    probe: Mapping[str, np.ndarray],
-    expected: Mapping[str, np.ndarray],
-) -> Check:
-    """Compares with the outputs of Hugging Face's own model."""
-    what = f"outputs of the {end} model, in transformers"
-    try:
-        theirs = run_transformers(folder, head, probe)
-    except (*_FAILURES, *_failures_of_hub()) as error:
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
-        return Check(
-            what,
-            math.nan,
-            TOLERANCE,
-            f"transformers itself cannot run {folder}: {reason}",
-            # A broken installation is not the fault of the files.
-            is_skipped=end == "read" or isinstance(error, ImportError),
-        )
-    return Check(what, _distance(expected, theirs), TOLERANCE)
-
-
-def _failures_of_hub() -> tuple[type[Exception], ...]:
-    """Returns the errors that huggingface_hub raises for an invalid config.
-
-    They are raised for wrong types in a config.json, and are not ValueErrors.
-    """
-    from huggingface_hub import errors
-
-    strict = getattr(errors, "StrictDataclassError", None)
-    return () if strict is None else (strict,)
-
-
-def run_transformers(
-    folder: str, head: str, probe: Mapping[str, np.ndarray]
+def _run_transformers(
+    folder: str, head: str, batch: Mapping[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    """Returns the outputs of Hugging Face's model, by this project's names."""
-    import torch
-    import transformers
+    """Returns the outputs of transformers' model, by this project's names.
 
-    transformers.utils.logging.disable_progress_bar()
-    model_class = getattr(transformers, HEADS[head].architecture)
-    model = model_class.from_pretrained(
-        folder,
-        local_files_only=True,
-        use_safetensors=True,
-        # A config.json may ask for half precision.
-        dtype=torch.float32,
-    ).eval()
-    with torch.no_grad():
-        outputs = model(
-            input_ids=torch.from_numpy(probe["input_ids"]).long(),
-            attention_mask=torch.from_numpy(probe["input_mask"]).long(),
-            token_type_ids=torch.from_numpy(probe["segment_ids"]).long(),
-        )
-    pairs = HEADS[head].outputs.items()
-    return {ours: outputs[theirs].numpy() for ours, theirs in pairs}
-
-
-def _distance(ours: Mapping, theirs: Mapping) -> float:
-    """Returns the largest difference; NaN if only one side has a NaN."""
-    gaps = []
-    for name, value in ours.items():
-        if value.shape != theirs[name].shape:
-            return math.inf
-        # The difference of equal infinities would be NaN.
-        both_nan = np.isnan(value) & np.isnan(theirs[name])
-        are_same = (value == theirs[name]) | both_nan
-        with np.errstate(invalid="ignore"):
-            gap = np.abs(value - theirs[name])
-        gaps.append(np.max(np.where(are_same, 0, gap)))
-    return float(np.max(gaps))
-
-
-def _are_same(before: np.ndarray, after: np.ndarray) -> bool:
-    """Returns whether two arrays are equal.
-
-    Arrays of one dtype must have equal bits, others equal numbers.
+    Raises:
+      InputError: If the model cannot run.
     """
-    before, after = np.asarray(before), np.asarray(after)
-    if before.shape != after.shape:
-        return False
-    if before.dtype == after.dtype:
-        return before.tobytes() == after.tobytes()
-    return np.array_equal(before, after, equal_nan=True)
-
-
-def _facts(pretrained: Pretrained) -> dict[str, object]:
-    """Returns the fields that every format records, besides the weights."""
-    names = ("config", "vocab", "do_lower_case", "strip_accents", "labels")
-    names += ("problem_type", "classifier_dropout", "objective")
-    names += ("activation_fn",)
-    facts = {name: getattr(pretrained, name) for name in names}
-    labels = pretrained.labels
-    if labels == huggingface.numbered_labels(len(labels or ())):
-        facts["labels"] = None
-    return facts
+    with tempfile.TemporaryDirectory() as temporary:
+        path = os.path.join(temporary, "arrays.npz")
+        np.savez(path, **dict(batch))
+        done = subprocess.run(
+            [
+                *(sys.executable, "-P", transformers_model.__file__),
+                *(folder, HEADS[head].architecture, path),
+            ],
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+        )
+        if done.returncode:
+            reason = (done.stderr.strip() or "no message").splitlines()[-1]
+            raise in_file(
+                folder,
+                "transformers cannot run this model, which ended with status "
+                f"{done.returncode} and {shortened(reason, 200)}. Run without "
+                "`verify`.",
+            )
+        with np.load(path) as arrays:
+            outputs = HEADS[head].outputs.items()
+            return {ours: arrays[theirs] for ours, theirs in outputs}

@@ -19,7 +19,7 @@ from typing import Any
 from absl import logging
 
 from bert_tf import files
-from bert_tf.config import BertConfig
+from bert_tf.config import BertConfig, is_number
 from bert_tf.errors import InputError, in_file, listed, wrong_value
 from bert_tf.interop import (
     huggingface_tokenizer,
@@ -38,13 +38,7 @@ from bert_tf.interop.checkpoint import (
 )
 from bert_tf.interop.huggingface_names import DECODER, HEADS, head_of_parts
 from bert_tf.interop.huggingface_weights import INDEX, WHOLE, HuggingFaceWeights
-from bert_tf.interop.settings_files import (
-    BOOLEAN,
-    RATE,
-    TEXTS,
-    Check,
-    is_number,
-)
+from bert_tf.interop.settings_files import BOOLEAN, RATE, TEXTS, Check
 from bert_tf.training.weights import Weights
 
 

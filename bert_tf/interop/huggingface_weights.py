@@ -17,7 +17,7 @@ from bert_tf.errors import InputError, in_file, listed, shortened
 from bert_tf.interop import huggingface_names, settings_files
 from bert_tf.interop.checkpoint import local_file
 from bert_tf.interop.huggingface_names import HEADS, WeightName
-from bert_tf.training.weights import Weights
+from bert_tf.training.weights import Weights, require_finite
 
 # Safetensors files, whole or in shards.
 
@@ -95,9 +95,10 @@ class TensorFiles:
                 self.path,
                 f"NumPy has no dtype {self.dtype(name)}, which {name!r} has.",
             ) from e
-        return (
-            to_float32(value, name, self.path) if self.is_float(name) else value
-        )
+        if self.is_float(name):
+            value = to_float32(value, name, self.path)
+        require_finite(value, name, self.path)
+        return value
 
 
 def to_float32(value: np.ndarray, name: str, path: str) -> np.ndarray:

@@ -11,7 +11,7 @@ import re
 import textwrap
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
@@ -19,7 +19,7 @@ import numpy as np
 
 from bert_tf import files
 from bert_tf.config import BertConfig
-from bert_tf.dense import adapted_layers
+from bert_tf.dense import adapted_layers, dense_layers
 from bert_tf.errors import InputError, in_file
 from bert_tf.interop.checkpoint import (
     CONFIG,
@@ -30,8 +30,16 @@ from bert_tf.interop.checkpoint import (
     with_metadata,
     write_metadata,
 )
-from bert_tf.interop.huggingface_names import HEADS
-from bert_tf.training.weights import NEW_HEADS, is_adapter, restore, scope_of
+from bert_tf.interop.huggingface_names import HEADS, rows
+from bert_tf.training.weights import (
+    NEW_HEADS,
+    Weights,
+    checksum,
+    is_adapter,
+    require_finite,
+    restore,
+    scope_of,
+)
 from bert_tf.variables import checkpoint_variables, encoder_config
 
 # What Keras, zipfile, json and h5py raise for a damaged file; h5py raises
@@ -113,11 +121,41 @@ def head_of_class(
     return preferred if preferred in same else head
 
 
+def head_of_model(model: keras.Model, weights: Weights) -> str | None:
+    """Returns the head of a model's class that weights are complete for.
+
+    "encoder" if they lack the head; None for an unknown class.
+    """
+    head = head_of_class(type(model))
+    if head is None:
+        return None
+    lost = {x.part for x in rows(model.config) if x.ours not in weights}
+    same = [x for x in HEADS if HEADS[x].model == HEADS[head].model]
+    whole = [x for x in same if not lost & {*HEADS[x].parts}]
+    return [*whole, "encoder"][0]
+
+
+def random_weights(model: keras.Model) -> Sequence[str]:
+    """Returns the TF1 names of the weights that are still random.
+
+    These belong to a head or a pooler that the checkpoint lacked and that has
+    not been trained or loaded since.
+    """
+    names, before = getattr(model, "random_variables", None) or ((), None)
+    if not names or any(x.quantization_mode for _, x in dense_layers(model)):
+        return ()  # The values of a quantized model have changed.
+    variables = checkpoint_variables(model)
+    if checksum({name: variables[name] for name in names}) == before:
+        return names
+    model.random_variables = None
+    return ()
+
+
 class ModelWeights:
     """The weights of a Keras model, LoRA adapters merged: a `Weights`.
 
-    A pooler or head whose matrices are zero is left out, since `build_model`
-    sets parts to zero that the checkpoint lacked.
+    A pooler or head that the checkpoint lacked is left out: its matrices are
+    zero, see `build_model`, or they are still random.
     """
 
     def __init__(self, model: keras.Model, path: str):
@@ -129,7 +167,7 @@ class ModelWeights:
             if re.match(NEW_HEADS, name)
             and len(variable.shape) == 2
             and not np.any(keras.ops.convert_to_numpy(variable))
-        }
+        } | {*map(scope_of, random_weights(model))}
         self._variables = {
             name: variable
             for name, variable in variables.items()
@@ -169,7 +207,7 @@ def read(path: str) -> Pretrained:
     config = encoder_config(model)
     weights = ModelWeights(model, path)
     pretrained = with_metadata(
-        Pretrained(path, weights, config, head=head_of_class(type(model))),
+        Pretrained(path, weights, config, head=head_of_model(model, weights)),
         os.path.dirname(path),
     )
     if config is not None and pretrained.config != config:
@@ -212,7 +250,11 @@ def load(path: str, **options: Any) -> keras.Model:
         if options.get("safe_mode", True):
             _require_no_code(path, config)
         with _reading(path, local):
-            return keras.saving.load_model(local, **options)
+            model = keras.saving.load_model(local, **options)
+    for variable in model.weights:
+        value = keras.ops.convert_to_numpy(variable)
+        require_finite(value, variable.path, path)
+    return model
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from bert_tf import files
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError, in_file, shortened
 from bert_tf.interop import huggingface_names, settings_files
+from bert_tf.interop.checkpoint import find_unsupported, unsupported_format
 from bert_tf.interop.huggingface_weights import TensorFiles
 from bert_tf.interop.settings_files import BOOLEAN, COUNT, OBJECT, POSITIVE
 
@@ -62,7 +63,8 @@ _ADVICE = (
 def find(path: str) -> str | None:
     """Returns the folder of PEFT's files that a path refers to, or None."""
     folder = path if files.is_directory(path) else os.path.dirname(path)
-    is_theirs = folder == path or os.path.basename(path) == WHOLE
+    is_theirs = os.path.basename(path).startswith("adapter_model.")
+    is_theirs |= folder == path
     return folder if is_theirs and files.find_in(folder, CONFIG) else None
 
 
@@ -80,9 +82,14 @@ def not_a_model(folder: str) -> InputError:
 
 
 def read(
-    folder: str, config: BertConfig
+    folder: str, config: BertConfig, is_tied: bool
 ) -> tuple[dict[str, list], dict[str, np.ndarray]]:
-    """Reads adapters, and the head that was trained with them.
+    """Reads adapters, and the layers that were trained with them.
+
+    Args:
+      folder: The folder.
+      config: The configuration of the model.
+      is_tied: Whether the word embeddings are also the model's output matrix.
 
     Returns:
       Rank and alpha by layer, as in `FeatureModel.adapters`; and the values by
@@ -96,6 +103,9 @@ def read(
     options = settings_files.read_file(path, _CHECKS)
     _check_options(options, path)
     rank, alpha = int(options.get("r") or 8), options.get("lora_alpha") or 8
+    other = find_unsupported(files.listdir(folder))
+    if other and not files.find_in(folder, WHOLE):
+        raise unsupported_format(os.path.join(folder, other))
     tensors = TensorFiles(os.path.join(folder, WHOLE))
     by_name = {row.theirs: row for row in huggingface_names.rows(config)}
     layers: dict[str, list] = {}
@@ -112,6 +122,13 @@ def read(
         ):
             raise in_file(
                 tensors.path, f"{shortened(name)} is not supported. {_ADVICE}"
+            )
+        if is_tied and row.ours == "bert/embeddings/word_embeddings":
+            raise in_file(
+                tensors.path,
+                "PEFT trains word_embeddings apart from the output matrix of "
+                "masked words, which here is the same. Train the adapters "
+                "without word_embeddings in modules_to_save.",
             )
         if not match[2]:
             values[row.ours] = row.turned(tensors.read(name))

@@ -34,6 +34,11 @@ _TRANSFORMER = "sentence_bert_config.json"
 _SETTINGS = "config_sentence_transformers.json"
 FILES = (MODULES, _POOLING, _TRANSFORMER, _SETTINGS)
 
+# The modules of models that can be read.
+_ORDERS = (
+    ["Transformer", "Pooling"],
+    ["Transformer", "Pooling", "Normalize"],
+)
 # The poolings of both projects, under the same names.
 _POOLINGS = ("cls", "max", "mean")
 # In older files each pooling is a key that is true or false.
@@ -89,21 +94,19 @@ def read(folder: str, longest: int) -> dict[str, Any]:
     settings = settings_files.read(folder, _SETTINGS, _IN_SETTINGS)
     prompts = settings.get("prompts") or {}
     unsupported = _unsupported_output(transformer, folder)
-    fields: dict[str, Any] = {"normalize": False}
-    for kind, place in modules:
-        if kind == "Pooling" and "pooling" not in fields:
-            config = files.find_in(folder, f"{place}/config.json")
-            if config is None:
-                raise in_file(path, f"{shortened(place)} has no config.json.")
-            pooling = settings_files.read_file(config, _IN_POOLING)
-            fields["pooling"], faults = _pooling(pooling, prompts)
-            unsupported += faults
-        elif kind == "Normalize" and "pooling" in fields:
-            fields["normalize"] = True
-        elif kind != "Transformer" or place:
-            unsupported.append(_in_one_line(kind))
-    if "pooling" not in fields:
-        unsupported.append("no Pooling")
+    fields: dict[str, Any] = {}
+    kinds = [kind for kind, _ in modules]
+    if kinds in _ORDERS:
+        place = modules[1][1]
+        config = files.find_in(folder, f"{place}/config.json")
+        if config is None:
+            raise in_file(path, f"{shortened(place)} has no config.json.")
+        pooling = settings_files.read_file(config, _IN_POOLING)
+        fields["normalize"] = "Normalize" in kinds
+        fields["pooling"], faults = _pooling(pooling, prompts)
+        unsupported += faults
+    else:
+        unsupported.append(f"{MODULES} with {listed(kinds) or 'no modules'}")
     similarity = settings.get("similarity_fn_name") or "cosine"
     if similarity != "cosine":
         logging.warning(
@@ -128,20 +131,24 @@ def read(folder: str, longest: int) -> dict[str, Any]:
 
 
 def _modules(path: str) -> list[tuple[str, str]]:
-    """Returns the class and the folder of each module."""
-    entries = [
-        (module.get("type"), module.get("path"))
-        if isinstance(module, dict)
-        else (None, None)
-        for module in settings_files.read_json(path, list)
-    ]
+    """Returns the class and the folder of each module.
+
+    A Transformer outside of the root, or another module in it, has its folder
+    in its name too.
+    """
     modules = []
-    for kind, place in entries:
+    for module in settings_files.read_json(path, list):
+        entry = module if isinstance(module, dict) else {}
+        kind, place = entry.get("type"), entry.get("path")
         if not isinstance(kind, str) or not isinstance(place, str):
             raise in_file(
                 path, "expected a list of modules with 'type' and 'path'."
             )
-        modules.append((kind.split(".")[-1], place))
+        kind = _in_one_line(kind.split(".")[-1])
+        is_root = os.path.normpath(place) == os.curdir
+        if is_root != (kind == "Transformer"):
+            kind += f" in {shortened(place)}"
+        modules.append((kind, place))
     return modules
 
 

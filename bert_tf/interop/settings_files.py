@@ -6,11 +6,11 @@ a check are ignored, and null means that a key is absent.
 
 import json
 import re
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from bert_tf import files
+from bert_tf.config import is_number
 from bert_tf.errors import in_file, wrong_value
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -29,12 +29,6 @@ class Check(NamedTuple):
 
 
 Checks = Mapping[str, Check]
-
-
-def is_number(value: Any) -> bool:
-    """Returns whether a value is a finite number."""
-    is_real = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_real and abs(value) <= sys.float_info.max
 
 
 def is_count(value: Any) -> bool:

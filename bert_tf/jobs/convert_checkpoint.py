@@ -9,7 +9,6 @@ from absl import logging
 
 import bert_tf.quiet_tensorflow  # noqa: F401
 from bert_tf import command, files
-from bert_tf.errors import InputError
 from bert_tf.interop import conversion
 from bert_tf.interop.added_words import add_words
 from bert_tf.interop.checkpoint import Pretrained
@@ -37,7 +36,9 @@ def run(config: ConvertCheckpointConfig) -> str:
         require_plain(config.output_dir)
     with files.atomic_directory(config.output_dir) as folder:
         conversion.write(planned, folder)
-        checks = _verify(config, planned, folder) if config.verify else []
+        checks = []
+        if config.verify:
+            checks = conversion.verify(planned, open_pretrained(folder))
     print(planned)
     _report_metadata(config, planned.target)
     for check in checks:
@@ -90,29 +91,6 @@ def _report_metadata(
         )
     if target.labels:
         print(f"labels      {', '.join(map(repr, target.labels))}")
-
-
-def _verify(
-    config: ConvertCheckpointConfig, planned: conversion.Conversion, folder: str
-) -> list[str]:
-    """Compares the written files with the source; returns a line per check."""
-    checks = conversion.verify(planned, open_pretrained(folder))
-    if not conversion.has_transformers():
-        logging.info(
-            "transformers is not installed: Hugging Face's files were checked "
-            "by bert_tf only"
-        )
-    lines, wrong = [], []
-    for check in checks:
-        lines.append(str(check).replace(folder, config.output_dir))
-        if not check.holds:
-            wrong.append(lines[-1])
-    if wrong:
-        raise InputError(
-            f"{config.output_dir} was not written: the converted model "
-            f"does not compute the same as {config.input}. {'; '.join(wrong)}"
-        )
-    return lines
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ from absl import logging
 
 import bert_tf.quiet_tensorflow  # noqa: F401
 from bert_tf import command
-from bert_tf.errors import InputError, in_file
-from bert_tf.jobs import output_folder, settings
+from bert_tf.errors import InputError, in_file, listed
+from bert_tf.jobs import settings
 from bert_tf.jobs.fine_tuning import Split, Steps, fine_tune
 from bert_tf.jobs.options.embeddings import LARGEST, EmbeddingsConfig
 from bert_tf.jobs.start import Start, resolve
@@ -22,7 +22,13 @@ from bert_tf.jobs.trainings import TrainingResult
 from bert_tf.serving.embedding import ServedEncoder
 from bert_tf.tasks.classification import write_predictions, write_test_results
 from bert_tf.tasks.datasets import SplitFile
-from bert_tf.tasks.embedding import EmbeddingTask, number_texts
+from bert_tf.tasks.embedding import (
+    DEFAULTS,
+    EmbeddingTask,
+    number_texts,
+    numbers_of,
+    require_negatives,
+)
 from bert_tf.tasks.encoding import Encoding
 from bert_tf.training.estimator import batch_per_replica
 from bert_tf.training.settings import TrainingConfig
@@ -43,14 +49,15 @@ def run(config: EmbeddingsConfig) -> TrainingResult:
     largest = LARGEST.get(data_set.name, config.max_score)
     # All files are found before one is read.
     parts = [data_set.split(name, config.data_dir)[0] for name in splits]
+    read = [_read(part, largest, is_scored) for part in parts]
     task = _task(config, start, is_scored)
     return fine_tune(
         config,
         start,
         task,
-        [_read(part, largest, is_scored) for part in parts],
+        read,
         name="embeddings",
-        steps=_Steps(task, is_scored),
+        steps=_Steps(task, read),
         serve=lambda model: ServedEncoder.of_task(model, task, task.encoding),
         facts={
             "task": data_set.name,
@@ -63,21 +70,24 @@ def run(config: EmbeddingsConfig) -> TrainingResult:
 class _Steps(Steps):
     """Numbers the texts, and writes the cosines of a test set."""
 
-    def __init__(self, task: EmbeddingTask, is_scored: bool):
+    def __init__(self, task: EmbeddingTask, splits: list[Split]):
         super().__init__(task)
-        self._is_scored = is_scored
+        # The pairs to train on that have no similarity.
+        self._text_ids = numbers_of(
+            (example.text_a, example.text_b)
+            for split in splits
+            for example in split.examples
+            if split.name == "train" and example.label is None
+        )
 
     def check(
         self, training: TrainingConfig, strategy: tf.distribute.Strategy
     ) -> None:
-        """Raises InputError if a batch has one pair: its loss would be 0."""
+        """See `require_negatives`."""
         size = batch_per_replica(training, strategy)
-        if not self._is_scored and size <= training.gradient_accumulation_steps:
-            raise InputError(
-                "Without `label_column` the other texts of a batch are the "
-                "negatives, but each device computes one pair at a time. Raise "
-                "`train_batch_size`, or lower `gradient_accumulation_steps`."
-            )
+        require_negatives(
+            self._text_ids, size // training.gradient_accumulation_steps
+        )
 
     def complete(self, split: Split) -> Split:
         assert split.features is not None
@@ -98,12 +108,15 @@ class _Steps(Steps):
 def _with_pooling(config: EmbeddingsConfig, start: Start) -> EmbeddingsConfig:
     """Fills in the options that the model may record."""
     config.require_no_bilstm()
-    recorded = dict(start.trained_with)
-    if not config.do_train:
-        recorded |= output_folder.recorded_facts(config.output_dir)
+    if start.unsupported_modules and not config.do_train:
+        raise InputError(
+            f"{start.init_checkpoint}: bert_tf cannot compute "
+            f"{listed(start.unsupported_modules)}. Pass another model, or "
+            "`do_train`, which starts from the encoder alone."
+        )
     missing = {
-        name: recorded.get(name, default)
-        for name, default in (("pooling", "mean"), ("normalize", True))
+        name: start.trained_with.get(name, default)
+        for name, default in DEFAULTS.items()
         if getattr(config, name) is None
     }
     config = dataclasses.replace(config, **missing)

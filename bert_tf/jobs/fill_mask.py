@@ -27,7 +27,6 @@ from bert_tf.tasks.masked_words import (
     next_sentence,
     require_masked_lm,
 )
-from bert_tf.tokenization.wordpiece import FullTokenizer
 from bert_tf.training.weights import restore
 from bert_tf.variables import checkpoint_variables
 
@@ -90,9 +89,7 @@ def run(config: FillMaskConfig) -> list[Filled]:
         try:
             if text_b is not None:
                 _require_next_sentence(pretrained)
-            filled.append(
-                _fill(config, model, encoding.tokenizer, text, text_b)
-            )
+            filled.append(_fill(config, model, encoding, text, text_b))
         except InputError as error:
             raise InputError(f"{place}{error}") from error
         _show(filled[-1])
@@ -133,17 +130,17 @@ def _texts(config: FillMaskConfig) -> Iterator[tuple[str, str, str | None]]:
 def _fill(
     config: FillMaskConfig,
     model: BertPretrainer,
-    tokenizer: FullTokenizer,
+    encoding: TextEncoding,
     text: str,
     text_b: str | None,
 ) -> Filled:
     if text_b is None:
-        blanks = fill_mask(model, tokenizer, text, config.top_k)
+        blanks = fill_mask(model, encoding, text, config.top_k)
         return Filled(text, None, blanks, None)
     blanks = []
     if MASK in text or MASK in text_b:
-        blanks = fill_mask(model, tokenizer, text, config.top_k, text_b)
-    follows = next_sentence(model, tokenizer, text, text_b)
+        blanks = fill_mask(model, encoding, text, config.top_k, text_b)
+    follows = next_sentence(model, encoding, text, text_b)
     return Filled(text, text_b, blanks, follows)
 
 

@@ -123,7 +123,7 @@ class Steps:
             on workers other than the chief.
         """
         assert split.features is not None
-        predictions = predict(split.features)
+        predictions = self.task.of_examples(predict(split.features))
         if folder is not None:
             self.write(split, predictions, folder)
         return self.score(split, predictions) if split.name == "dev" else {}

@@ -61,6 +61,7 @@ class Start:
       classifier_dropout: The dropout rate of a head, if recorded.
       activation_fn: See `Pretrained`.
       trained_with: The recorded options; see `Pretrained.trained_with`.
+      unsupported_modules: See `Pretrained`.
     """
 
     config: BertConfig
@@ -74,6 +75,7 @@ class Start:
     classifier_dropout: float | None = None
     activation_fn: str | None = None
     trained_with: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    unsupported_modules: tuple[str, ...] = ()
 
     def encoding(
         self, kind: type[_Encoding], max_seq_length: int, **more: Any
@@ -266,6 +268,7 @@ def find_start(config: StartOptions) -> Start:
         classifier_dropout=pretrained.classifier_dropout,
         activation_fn=pretrained.activation_fn,
         trained_with=pretrained.trained_with,
+        unsupported_modules=pretrained.unsupported_modules,
     )
 
 

@@ -7,9 +7,10 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError, listed, wrong_value
 from bert_tf.serving.served import Served, ServedWindows
-from bert_tf.serving.windows import Tensors, in_batches, pool
+from bert_tf.serving.windows import Tensors, in_batches
 from bert_tf.tasks.classification import decode
 from bert_tf.tasks.encoding import TextEncoding
+from bert_tf.tasks.task import Rows
 from bert_tf.tokenization.graph_normalization import drop_invalid_utf8
 
 
@@ -87,12 +88,9 @@ class ServedClassifier(ServedWindows):
         if not self._is_split:
             return self.answer_tokens(self.features(texts))
         text, features = self.rows(texts)
-        nothing = {"logits": tf.zeros([0, self.model.num_labels])}
-        logits = in_batches(self.model, features, nothing)["logits"]
-        num_texts = tf.size(texts[self.text_names[0]])
-        return self._named(
-            pool(logits, text, num_texts, self.encoding.window_pooling)
-        )
+        logits = in_batches(self.model, features)["logits"]
+        rows = Rows(text, tf.size(texts[self.text_names[0]]))
+        return self._named(rows.pool(logits, self.encoding.window_pooling))
 
     def answer_tokens(self, features: Tensors) -> dict[str, tf.Tensor]:
         """Returns the predictions for rows of `INPUTS`, int32 [B, S]."""

@@ -7,9 +7,11 @@ import keras
 import tensorflow as tf
 
 from bert_tf.serving.served import ServedWindows
-from bert_tf.serving.windows import Tensors, in_batches, pool
-from bert_tf.tasks.embedding import EmbeddingTask
+from bert_tf.serving.windows import Tensors, in_batches
+from bert_tf.tasks import embedding
 from bert_tf.tasks.encoding import TextEncoding
+from bert_tf.tasks.features import fill_padding
+from bert_tf.tasks.task import Rows
 
 
 def pooled_and_mean(
@@ -26,15 +28,9 @@ def pooled_and_mean(
       last layer over all tokens with [CLS] and [SEP], as
       `extract_features.py --layers=-1 --pooling=mean` computes it.
     """
-    vectors = tf.cast(outputs["sequence_output"], tf.float32)
-    # LiteRT does not support `[..., tf.newaxis]` for unknown shapes.
-    is_token = tf.expand_dims(
-        tf.cast(input_mask, tf.float32), axis=-1
-    )  # [B, S, 1]
-    num_tokens = tf.maximum(tf.reduce_sum(is_token, axis=1), 1.0)
     return {
-        "pooled_output": tf.cast(outputs["pooled_output"], tf.float32),
-        "mean": tf.reduce_sum(vectors * is_token, axis=1) / num_tokens,
+        "pooled_output": embedding.pool(outputs, input_mask, "pooled"),
+        "mean": embedding.pool(outputs, input_mask, "mean"),
     }
 
 
@@ -67,7 +63,10 @@ class ServedEncoder(ServedWindows):
 
     @classmethod
     def of_task(
-        cls, model: keras.Model, task: EmbeddingTask, encoding: TextEncoding
+        cls,
+        model: keras.Model,
+        task: embedding.EmbeddingTask,
+        encoding: TextEncoding,
     ) -> Self:
         """Serves the embeddings of a task; `encoding` is for single texts."""
 
@@ -97,20 +96,12 @@ class ServedEncoder(ServedWindows):
         if not self._is_split:
             return self.answer_tokens(self.features(texts))
         text, features = self.rows(texts)
-        width = self.model.config.hidden_size
-        vectors = in_batches(
-            self._chosen, features, {"vector": tf.zeros([0, width])}
-        )["vector"]
-        num_texts = tf.size(texts["text"])
-        pooling = self.encoding.window_pooling
-        if pooling == "max":
-            vectors = pool(vectors, text, num_texts, pooling)
-        else:
-            lengths = tf.reduce_sum(features["input_mask"], 1, keepdims=True)
-            lengths = tf.cast(lengths, vectors.dtype)
-            vectors = pool(vectors * lengths, text, num_texts, pooling) / pool(
-                lengths, text, num_texts, pooling
-            )
+        vectors = in_batches(self._chosen, features)["vector"]
+        vectors = Rows(text, tf.size(texts["text"])).pool(
+            vectors,
+            self.encoding.window_pooling,
+            tf.reduce_sum(features["input_mask"], axis=1),
+        )
         return {"vector": self._finish(vectors)}
 
     def _chosen(self, features: Tensors) -> dict[str, tf.Tensor]:
@@ -122,13 +113,12 @@ class ServedEncoder(ServedWindows):
         chosen = self._chosen(features)
         if all(vectors.shape.rank == 2 for vectors in chosen.values()):
             return {name: self._finish(x) for name, x in chosen.items()}
-        is_token = mask > 0
         names = self.token_names(features["input_ids"])
         return {
             "num_tokens": tf.reduce_sum(mask, axis=1),
-            "tokens": tf.where(is_token, names, ""),
+            "tokens": tf.where(mask > 0, names, ""),
             **{
-                name: tf.where(is_token[..., tf.newaxis], vectors, 0.0)
+                name: fill_padding(vectors, mask, 0.0)
                 for name, vectors in chosen.items()
             },
         }

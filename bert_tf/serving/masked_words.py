@@ -6,14 +6,17 @@ import tensorflow as tf
 from bert_tf.serving.served import Served
 from bert_tf.serving.windows import Tensors
 from bert_tf.tasks.encoding import TextEncoding
-from bert_tf.tasks.masked_words import MASK, best_words, require_top_k
+from bert_tf.tasks.masked_words import (
+    MASK,
+    best_words,
+    mask_cut_off,
+    require_top_k,
+)
 from bert_tf.tokenization.vocabulary_file import require_special_tokens
 
 
 class ServedMaskedLM(Served):
     """Maps texts with `[MASK]` tokens to the words that fit.
-
-    A mask beyond the maximum sequence length is ignored.
 
     Args:
       model: A `BertPretrainer`, built.
@@ -46,10 +49,21 @@ class ServedMaskedLM(Served):
         }
 
     def features(self, texts: Tensors) -> dict[str, tf.Tensor]:
-        """Returns `INPUTS`, int32 [B, S], in which `[MASK]` is one token."""
+        """Returns `INPUTS`, int32 [B, S], in which `[MASK]` is one token.
+
+        Raises:
+          tf.errors.InvalidArgumentError: If a mask is truncated.
+        """
         texts = self.checked(texts)
         ids = self.tokenizer.tokenize(texts["text"], keep=MASK)
-        return self.tokenizer.pack([ids])
+        features = self.tokenizer.pack([ids])
+        before, after = (
+            tf.math.count_nonzero(tokens == self._mask_id)
+            for tokens in (ids.values, features["input_ids"])
+        )
+        message = mask_cut_off(self.encoding.max_seq_length)
+        tf.debugging.Assert(before == after, [message])
+        return features
 
     def answer(self, texts: Tensors) -> dict[str, tf.Tensor]:
         """Predicts the words of each mask while the other masks stay in place.

@@ -17,14 +17,22 @@ import tensorflow as tf
 from bert_tf import files
 from bert_tf.data.schema import INPUTS
 from bert_tf.errors import in_file, require_names
-from bert_tf.serving.windows import Tensors, pack_windows, rows_by_text
+from bert_tf.serving.windows import (
+    Tensors,
+    in_batches,
+    pack_windows,
+    rows_by_text,
+)
 from bert_tf.tasks.encoding import TextEncoding
-from bert_tf.tasks.task import FineTuningTask
+from bert_tf.tasks.task import FineTuningTask, Rows
 from bert_tf.tokenization.graph import BertTokenizer
 
 # Stands for an empty name, since tables skip empty lines. Google's Chinese
 # vocabulary has an empty token, and readers of vocabularies strip lines.
 _BLANK = " "
+
+# A longer text would keep a server busy, and other clients waiting.
+MAX_TEXT_BYTES = 100_000
 
 
 class LineTable(tf.saved_model.experimental.TrackableResource):
@@ -183,14 +191,15 @@ class Served(tf.Module, abc.ABC):
         return self.tokenizer.pack(self.ids(parts), empty_second=False)
 
     def checked(self, texts: Tensors) -> dict[str, tf.Tensor]:
-        """Returns the same tensors after a check of their shapes.
+        """Returns the same tensors after a check of their shapes and lengths.
 
         Servers pass on any shape. Without the check, the first op that fails
         would describe its own inputs, or none would fail.
 
         Raises:
           tf.errors.InvalidArgumentError: If an input does not have the shape
-            in `inputs`, or the number of rows of the first input.
+            in `inputs`, or the number of rows of the first input; or if a
+            text is longer than `MAX_TEXT_BYTES`.
         """
         checks = []
         first, *_ = self.inputs
@@ -203,11 +212,17 @@ class Served(tf.Module, abc.ABC):
                 *(f"Expected {name} of shape [", expected, "]", rows),
                 *(". Received: [", received, "]"),
             ]
-            checks.append(
+            is_short = tf.strings.length(texts[name]) <= MAX_TEXT_BYTES
+            limit = (
+                f"Expected {name} of at most {MAX_TEXT_BYTES:,} bytes. Split "
+                "longer texts."
+            )
+            checks += [
                 tf.debugging.Assert(
                     expected == received, [tf.strings.join(message)]
-                )
-            )
+                ),
+                tf.debugging.Assert(tf.reduce_all(is_short), [limit]),
+            ]
         with tf.control_dependencies(checks):
             return {name: tf.identity(texts[name]) for name in self.inputs}
 
@@ -231,39 +246,6 @@ class Served(tf.Module, abc.ABC):
 def _as_text(shape: tf.Tensor) -> tf.Tensor:
     """Returns sizes, int32 [N], as one string: "2,3"."""
     return tf.strings.reduce_join(tf.strings.as_string(shape), separator=",")
-
-
-class ServedTask(Served):
-    """Serves `decode` of any kind of task whose examples have one row.
-
-    Args:
-      model: A model of the task, built.
-      task: The task.
-      is_pair: Whether inputs are pairs of texts.
-    """
-
-    def __init__(
-        self, model: keras.Model, task: FineTuningTask, is_pair: bool = False
-    ):
-        super().__init__(model, task.encoding, task.labels)
-        self._task = task
-        self.kind = task.head
-        if is_pair:
-            self.text_names = ("text_a", "text_b")
-
-    @property
-    def example(self) -> dict[str, list]:
-        texts = ["The ferry was late.", "We had to wait for the boat."]
-        return dict.fromkeys(self.text_names, texts)
-
-    def answer(self, texts: Tensors) -> dict[str, tf.Tensor]:
-        """Returns the answers of the task for strings [B]."""
-        return self.answer_tokens(self.features(texts))
-
-    def answer_tokens(self, features: Tensors) -> dict[str, tf.Tensor]:
-        """Returns the answers of the task for `INPUTS`, int32 [B, S]."""
-        task = self._task
-        return task.decode(task.row_outputs(features, self.model(features)))
 
 
 class ServedRows(Served):
@@ -328,3 +310,43 @@ class ServedWindows(ServedRows):
             texts = self.checked(texts)
             ids = self.ids([texts[name] for name in self.inputs])
             return pack_windows(self.tokenizer, ids, self.encoding)
+
+
+class ServedTask(ServedWindows):
+    """Serves the answers of any kind of task, as `predict` computes them.
+
+    Args:
+      model: A model of the task, built.
+      task: The task.
+      is_pair: Whether inputs are pairs of texts.
+    """
+
+    def __init__(
+        self, model: keras.Model, task: FineTuningTask, is_pair: bool = False
+    ):
+        super().__init__(model, task.encoding, task.labels)
+        self._task = task
+        self.kind = task.head
+        if is_pair:
+            self.text_names = ("text_a", "text_b")
+
+    @property
+    def example(self) -> dict[str, list]:
+        texts = ["The ferry was late.", "We had to wait for the boat."]
+        return dict.fromkeys(self.text_names, texts)
+
+    def answer(self, texts: Tensors) -> dict[str, tf.Tensor]:
+        """Returns the answers of the task for strings [B]."""
+        if not self._is_split:
+            return self.answer_tokens(self.features(texts))
+        text, features = self.rows(texts)
+        outputs = in_batches(self._row_outputs, features)
+        rows = Rows(text, tf.size(texts[self.text_names[0]]))
+        return self._task.decode(self._task.join(outputs, rows))
+
+    def answer_tokens(self, features: Tensors) -> dict[str, tf.Tensor]:
+        """Returns the answers of the task for `INPUTS`, int32 [B, S]."""
+        return self._task.decode(self._row_outputs(features))
+
+    def _row_outputs(self, features: Tensors) -> dict[str, tf.Tensor]:
+        return self._task.row_outputs(features, self.model(features))

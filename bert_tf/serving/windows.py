@@ -22,7 +22,7 @@ BATCH_SIZE = 32
 def in_batches(
     compute: Callable[[dict[str, tf.Tensor]], Tensors],
     features: Tensors,
-    nothing: Tensors,
+    nothing: Tensors | None = None,
 ) -> dict[str, tf.Tensor]:
     """Returns the result of `compute` for all rows, `BATCH_SIZE` at a time.
 
@@ -30,11 +30,23 @@ def in_batches(
       compute: Maps one or more rows of the features to rows of outputs.
       features: Tensors [R, ...] by name.
       nothing: Initial rows, usually empty, [0, ...]; their keys select outputs.
+        By default no rows of all outputs, whose other sizes must be known.
 
     Returns:
       Tensors with the keys of `nothing`.
     """
     num_rows = tf.shape(next(iter(features.values())))[0]
+    if nothing is None:
+        specs = {
+            name: tf.TensorSpec([None, *ids.shape[1:]], ids.dtype)
+            for name, ids in features.items()
+        }
+        graph = tf.function(compute, autograph=False)
+        outputs = graph.get_concrete_function(specs).structured_outputs
+        nothing = {
+            name: tf.zeros([0, *output.shape[1:]], output.dtype)
+            for name, output in outputs.items()
+        }
 
     def step(first, outputs):
         last = first + BATCH_SIZE
@@ -184,21 +196,3 @@ def pack_windows(
         for arguments in zip(ids, keeps, is_split, strict=False)
     ]
     return text, tokenizer.pack(rows, empty_second=False)
-
-
-def pool(
-    logits: tf.Tensor, text: tf.Tensor, num_texts: tf.Tensor, pooling: str
-) -> tf.Tensor:
-    """Returns the mean or maximum over the windows of each text, [B, C].
-
-    Args:
-      logits: Floats [W, C].
-      text: The index of the text of each window, int64 [W].
-      num_texts: The number of texts, B.
-      pooling: One of `tasks.windows.WINDOW_POOLINGS`.
-    """
-    segments = {
-        "mean": tf.math.unsorted_segment_mean,
-        "max": tf.math.unsorted_segment_max,
-    }
-    return segments[pooling](logits, text, num_texts)

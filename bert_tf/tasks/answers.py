@@ -439,8 +439,8 @@ def require_answers(questions: Iterable[Question], with_negative: bool) -> None:
     for question in questions:
         if question.answers or (with_negative and question.is_impossible):
             continue
+        way = "" if with_negative else " and pass `version_2_with_negative`"
         raise InputError(
             f"The question {question.name} has no answer, so it cannot be "
-            "scored. Add one, or pass `version_2_with_negative` if it is "
-            "marked is_impossible."
+            f'scored. Add one, or mark it "is_impossible": true{way}.'
         )

@@ -23,7 +23,6 @@ from bert_tf.tasks.task import (
     most_probable,
     weights_of,
 )
-from bert_tf.tasks.windows import Rows
 
 # Multi-label problems predict all labels with a probability above this.
 THRESHOLD = 0.5
@@ -299,7 +298,7 @@ class ClassificationTask(FineTuningTask):
         problem.
     """
 
-    head = "classifier"
+    kind = head = "classifier"
     loss_names = ("label_loss",)
 
     def __init__(
@@ -369,30 +368,23 @@ class ClassificationTask(FineTuningTask):
         return BertClassifier(self.config, self.num_outputs, **options)
 
     def element_weights(self, features: Mapping) -> Any:
-        """Returns the class weights, float32 [B]; see `FineTuningTask`."""
-        if self.class_weights is None:
-            return self.is_element(features)
-        return weights_of(features["label_ids"], self.class_weights)
+        """Returns the weights of classes and windows, float32 [B].
+
+        In an epoch, texts have equal weights, not windows.
+        """
+        weights = self.is_element(features)
+        if self.class_weights is not None:
+            weights *= weights_of(features["label_ids"], self.class_weights)
+        if "num_windows" in features:
+            num_windows = ops.cast(features["num_windows"], "float32")
+            weights *= self._rows_per_example / num_windows
+        return weights
 
     def element_losses(self, features: Mapping, outputs: Mapping) -> Any:
         """Returns the losses; source: `create_model` of `run_classifier.py`."""
-        loss = self._objective.loss(
+        return self._objective.loss(
             features["label_ids"], outputs["logits"], self._label_smoothing
         )
-        if "num_windows" not in features:
-            return loss
-        return loss * ops.cast(self.row_scales(features), loss.dtype)
-
-    def row_scales(self, features: Mapping) -> Any:
-        """Returns the scale that gives texts, not windows, equal weight.
-
-        Not in `element_weights`: batches have windows of texts of similar
-        length, so dividing by the sum of the weights would undo the scale.
-        """
-        if "num_windows" not in features:
-            return super().row_scales(features)
-        num_windows = ops.cast(features["num_windows"], "float32")
-        return self._rows_per_example / num_windows
 
     def soft_losses(
         self, features: Mapping, outputs: Mapping, temperature: float
@@ -410,36 +402,11 @@ class ClassificationTask(FineTuningTask):
         """See the function `decode`."""
         return decode(self.problem, outputs["logits"])
 
-    def predictions(self, features: Mapping, outputs: Mapping) -> dict:
-        """Returns logits, labels and the unweighted, unsmoothed loss.
-
-        If rows are windows, also their `window_numbers`.
-        """
-        label_ids, logits = features["label_ids"], outputs["logits"]
-        results = {
-            "logits": logits,
-            "label_ids": label_ids,
-            "loss": self._objective.loss(label_ids, logits, 0.0),
-        }
-        if "window_numbers" in features:
-            results["window_numbers"] = features["window_numbers"]
-        return results
-
-    def by_example(
-        self, predictions: Mapping[str, np.ndarray]
-    ) -> Mapping[str, np.ndarray]:
-        """Returns the predictions of examples, [n, ...], from their windows."""
-        if "window_numbers" not in predictions:
-            return predictions
-        rows = Rows.of(predictions["window_numbers"])
-        logits = rows.pool(predictions["logits"], self.encoding.window_pooling)
-        label_ids = predictions["label_ids"][rows.starts]
-        loss = ops.convert_to_numpy(
-            self._objective.loss(label_ids, logits, 0.0)
+    def unweighted_losses(self, features: Mapping, outputs: Mapping) -> Any:
+        """Returns the losses without label smoothing, float32 [B]."""
+        return self._objective.loss(
+            features["label_ids"], outputs["logits"], 0.0
         )
-        alone = predictions["loss"][rows.starts]
-        loss = np.where(rows.counts == 1, alone, loss)
-        return {"logits": logits, "label_ids": label_ids, "loss": loss}
 
     def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, float]:
         """Returns metrics and losses with the keys of the original.
@@ -449,9 +416,7 @@ class ClassificationTask(FineTuningTask):
         mean over batches of their means, in which a short last batch counts
         as much as any other. The batches are `eval_batch_size` examples in the
         order of the file, however they were batched for the computation.
-        Windows are pooled first.
         """
-        predictions = self.by_example(predictions)
         label_ids = predictions["label_ids"]
         values = probabilities(self.problem, predictions["logits"])
         decided = decide(self.problem, values)
@@ -481,9 +446,8 @@ class ClassificationTask(FineTuningTask):
 
         The first two are in the folder, with the suffix before `.tsv`; the
         third has the path `submission`. The predictions are in the order of the
-        examples; windows are pooled first.
+        examples.
         """
-        predictions = self.by_example(predictions)
         values = probabilities(self.problem, predictions["logits"])
         results = os.path.join(folder, f"test_results{suffix}.tsv")
         write_test_results(results, values)
@@ -567,7 +531,7 @@ class MultipleChoiceTask(ClassificationTask):
     for SWAG. Features have one more axis, [B, C, S].
     """
 
-    head = "choice"
+    kind = head = "choice"
     num_outputs = 1
 
     def make_model(self, **options: Any) -> keras.Model:

@@ -26,7 +26,7 @@ from absl import logging
 
 from bert_tf import files
 from bert_tf.data.schema import Schema, tagging_schema
-from bert_tf.data.tables import read_lines
+from bert_tf.data.tables import read_lines, separator_advice
 from bert_tf.errors import (
     InputError,
     did_you_mean,
@@ -131,7 +131,9 @@ def read_conll(
     # A line with "#" determines the columns only if there are no other lines.
     first = next((n for n in rows if not contents[n].startswith("#")), rows[0])
     separator = "\t" if "\t" in contents[first] else " "
-    num_columns = len(_columns(contents[first], separator))
+    cells = _columns(contents[first], separator)
+    num_columns = len(cells)
+    advice = separator_advice(cells, "spaces or tabs").strip()
     where = f"{path}:{first + 1}"
 
     def index(name: str, column: int) -> int:
@@ -142,6 +144,7 @@ def read_conll(
             f"from {-num_columns} to {num_columns - 1} for the {num_columns} "
             f"columns of {where}",
             column,
+            advice,
         )
 
     def checked(number: int, text: str) -> list[str]:
@@ -164,6 +167,7 @@ def read_conll(
             "`tag_column`",
             f"a column other than `word_column` in {where}",
             tag_column,
+            advice,
         )
     blocks = [
         [(number, checked(number, text)) for number, text in block]

@@ -97,9 +97,9 @@ def data_set(
     if problem == "regression":
         return custom
     names = tuple(labels or _find_labels(custom, data_dir, label_column))
-    if len(names) < 2 or len(set(names)) < len(names):
+    if len({*filter(str.strip, names)}) < max(2, len(names)):
         raise wrong_value(
-            "`labels`", "at least two different names", list(names)
+            "`labels`", "at least two different non-empty names", list(names)
         )
     target = dataclasses.replace(custom.target, labels=names)
     metrics = usual_metrics(problem, len(names))

@@ -20,6 +20,7 @@ from bert_tf import metrics
 from bert_tf.config import BertConfig
 from bert_tf.data.batching import Features
 from bert_tf.data.schema import INPUTS
+from bert_tf.errors import InputError
 from bert_tf.modeling import BertModel
 from bert_tf.tasks import features as text_features
 from bert_tf.tasks.encoding import Encoding
@@ -27,6 +28,9 @@ from bert_tf.tasks.task import FineTuningTask
 
 # The first is the pooler's output; the others are of the last layer.
 POOLINGS = ("pooled", "cls", "mean", "max")
+
+# How models compute vectors if their checkpoint does not record it.
+DEFAULTS: Mapping[str, Any] = {"pooling": "mean", "normalize": True}
 
 # Cosines are multiplied by this before the softmax over a batch, as in
 # sentence-transformers' MultipleNegativesRankingLoss.
@@ -54,7 +58,33 @@ def numbers_of(pairs: Iterable[tuple[Hashable, Hashable]]) -> np.ndarray:
         [numbers.setdefault(text, len(numbers)) for text in pair]
         for pair in pairs
     ]
-    return np.array(ids, np.int32)
+    return np.array(ids, np.int32).reshape(-1, 2)
+
+
+def require_negatives(text_ids: np.ndarray, batch_size: int) -> None:
+    """Raises InputError if pairs have no negatives: all losses would be 0.
+
+    Args:
+      text_ids: The pairs without a score, integers [n, 2]; see `number_texts`.
+      batch_size: The number of pairs that a device computes at a time.
+    """
+    others = {*text_ids[:, 1].tolist()}
+    matches = _matches(text_ids).values()
+    if others and (batch_size < 2 or all(texts >= others for texts in matches)):
+        raise InputError(
+            "No pair has a negative, a different second text among the "
+            f"{batch_size} pair(s) that a device computes at a time. Use "
+            "larger batches without micro-batches, add pairs with other "
+            "second texts, or pass similarities."
+        )
+
+
+def _matches(text_ids: np.ndarray) -> dict[int, set[int]]:
+    """Returns the texts that are not negatives of each first text."""
+    matches: dict[int, set[int]] = {}
+    for first, second in text_ids.tolist():
+        matches.setdefault(first, {first}).add(second)
+    return matches
 
 
 def flatten(inputs: Mapping) -> dict:
@@ -73,9 +103,8 @@ def pool(outputs: Mapping, input_mask: Any, pooling: str):
     """
     if pooling == "pooled":
         return ops.cast(outputs["pooled_output"], "float32")
-    is_token = ops.cast(input_mask, "bool")[..., None]
     states = ops.cast(outputs["sequence_output"], "float32")
-    return text_features.POOLINGS[pooling](states, is_token)
+    return text_features.POOLINGS[pooling](states, input_mask)
 
 
 def unit(vectors):
@@ -150,9 +179,7 @@ def retrieval_scores(
     first, second = (ops.convert_to_numpy(unit(vectors[:, n])) for n in (0, 1))
     # Each second text once.
     others, rows = np.unique(text_ids[:, 1], return_index=True)
-    right: dict[int, set[int]] = {}
-    for a, b in text_ids.tolist():
-        right.setdefault(a, {a}).add(b)
+    right = _matches(text_ids)
     ranks = []
     for n, a in enumerate(text_ids[:, 0].tolist()):
         is_wrong = ~np.isin(others, [*right[a]])
@@ -189,7 +216,7 @@ class EmbeddingTask(FineTuningTask):
       options: `frozen_layers` and `gradient_checkpointing`.
     """
 
-    head = "encoder"
+    kind = head = "encoder"
     has_teachers = False
     loss_names = ("pair_loss",)
 
@@ -197,8 +224,8 @@ class EmbeddingTask(FineTuningTask):
         self,
         config: BertConfig,
         encoding: Encoding,
-        pooling: str = "mean",
-        normalize: bool = True,
+        pooling: str = DEFAULTS["pooling"],
+        normalize: bool = DEFAULTS["normalize"],
         is_scored: bool = True,
         **options: Any,
     ):

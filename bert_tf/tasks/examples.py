@@ -81,12 +81,6 @@ class Target:
     separator: str = ","
     indicators: tuple[str, ...] = ()
 
-    @functools.cached_property
-    def _spellings(self) -> dict[str, str]:
-        """Maps spellings to labels; exact spellings take precedence."""
-        integers = {without_decimals(name): name for name in self.labels}
-        return integers | {name: name for name in self.labels}
-
     def label_of(self, value: Any, where: str) -> Label:
         """Returns the label for a value from a table or from JSON.
 
@@ -116,9 +110,7 @@ class Target:
         name = self.aliases.get(name, name)
         if not self.labels:
             return name
-        label = self._spellings.get(name) or self._spellings.get(
-            without_decimals(name)
-        )
+        label = spelled_label(name, self.labels)
         if label is None:
             raise in_file(
                 where,
@@ -172,14 +164,43 @@ def _number(value: Any, where: str) -> float:
 
 def _is_set(value: Any, column: str, where: str) -> bool:
     """Reads a cell that says with 0 or 1 whether an example has a label."""
-    name = "" if value is None else name_of(value, where).lower()
-    truth = _TRUTHS.get(without_decimals(name))
+    name = "" if value is None else name_of(value, where)
+    truth = _TRUTHS.get(_plain(name))
     if truth is None:
         contents = f"holds {shortened(name)}" if name else "is empty"
         raise in_file(
             where, f"the label column {column!r} {contents}. Write 0 or 1."
         )
     return truth
+
+
+def spelled_label(text: str, labels: tuple[str, ...]) -> str | None:
+    """Returns the label that a text spells, or None.
+
+    "1.0" is the label "1" and "True" is "true", unless they are labels too.
+    """
+    spellings = _spellings(labels)
+    return spellings.get(text) or spellings.get(_plain(text))
+
+
+@functools.lru_cache
+def _spellings(labels: tuple[str, ...]) -> dict[str, str]:
+    """Maps spellings to labels; exact spellings take precedence."""
+    plain = {_plain(name): name for name in labels}
+    return plain | {name: name for name in labels}
+
+
+@functools.lru_cache
+def have_values(labels: tuple[str, ...]) -> bool:
+    """Returns whether a label looks like a number or a boolean."""
+    return any(
+        _exact(name) is not None or _plain(name) in _TRUTHS for name in labels
+    )
+
+
+def _plain(text: str) -> str:
+    lower = text.lower()
+    return lower if lower in _TRUTHS else without_decimals(text)
 
 
 def without_decimals(name: str) -> str:

@@ -31,7 +31,8 @@ from bert_tf.hidden_states import CHOICES, Choice, choose
 from bert_tf.modeling import BertModel
 from bert_tf.tasks.encoding import Encoding, TextEncoding
 from bert_tf.tasks.examples import Example
-from bert_tf.tasks.windows import Rows, max_context
+from bert_tf.tasks.task import Rows
+from bert_tf.tasks.windows import max_context
 from bert_tf.variables import checkpoint_variables
 
 # The separator of the texts of a pair.
@@ -129,17 +130,25 @@ def choose_layers(layers: str, config: BertConfig) -> dict[str, Choice]:
     return choices
 
 
-def _mean(x, is_token):
-    tokens = ops.maximum(ops.sum(ops.cast(is_token, x.dtype), axis=1), 1)
-    return ops.sum(ops.where(is_token, x, 0), axis=1) / tokens
+def fill_padding(x, input_mask, value):
+    """Returns vectors [b, s, W] with `value` instead of those of padding."""
+    # LiteRT cannot convert `is_token[..., None]`.
+    is_token = ops.expand_dims(ops.cast(input_mask, "bool"), -1)
+    return ops.where(is_token, x, value)
 
 
-# Functions of vectors [b, s, W] and a mask of tokens, [b, s, 1].
+def _mean(x, input_mask):
+    tokens = ops.sum(ops.cast(input_mask, x.dtype), axis=1, keepdims=True)
+    totals = ops.sum(fill_padding(x, input_mask, 0), axis=1)
+    return totals / ops.maximum(tokens, 1)
+
+
+# Functions of vectors [b, s, W] and `input_mask`, integers [b, s].
 POOLINGS: dict[str, Callable] = {
-    "none": lambda x, is_token: x,
-    "cls": lambda x, is_token: x[:, 0],
+    "none": lambda x, mask: x,
+    "cls": lambda x, mask: x[:, 0],
     "mean": _mean,
-    "max": lambda x, is_token: ops.max(ops.where(is_token, x, -np.inf), axis=1),
+    "max": lambda x, mask: ops.max(fill_padding(x, mask, -np.inf), axis=1),
 }
 
 
@@ -159,13 +168,12 @@ def vectors(
         [CLS], or the mean or maximum over all tokens, [CLS] and [SEP]
         included.
     """
-    is_token = ops.cast(input_mask, "bool")[..., None]
     by_layer = {}
     for name, choice in choices.items():
         states = outputs["hidden_states"][choice.states]
         chosen = [ops.cast(x, "float32") for x in states]
         x = sum(chosen) if choice.is_weighted else ops.concatenate(chosen, -1)
-        by_layer[name] = POOLINGS[pooling](x, is_token)
+        by_layer[name] = POOLINGS[pooling](x, input_mask)
     return by_layer
 
 
@@ -293,7 +301,8 @@ def joined(
         pooled = {}
         for name in windows[0].vectors:
             values = np.stack([window.vectors[name] for window in windows])
-            pooled[name] = rows.pool(values, pooling, lengths)[0]
+            joined = rows.pool(values, pooling, np.array(lengths))
+            pooled[name] = ops.convert_to_numpy(joined)[0]
         return windows[0]._replace(vectors=pooled)
     # Without [CLS] and [SEP].
     step = min(lengths[0] - 2, doc_stride)

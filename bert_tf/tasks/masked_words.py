@@ -39,7 +39,7 @@ class MaskedWordsTask(FineTuningTask):
       options: Options of `FineTuningTask`.
     """
 
-    head = "pretraining"
+    kind = head = "pretraining"
     has_teachers = False
     loss_names = ("masked_lm_loss",)
     unused_variables = r"bert/pooler/|cls/seq_relationship/"
@@ -98,6 +98,14 @@ def require_top_k(top_k: int) -> None:
         raise wrong_value("top_k", "at least 1", top_k)
 
 
+def mask_cut_off(max_seq_length: int) -> str:
+    """Returns the error for a text of which a `[MASK]` is truncated."""
+    return (
+        f"A {MASK} is beyond max_seq_length, {max_seq_length} tokens. Shorten "
+        "the text before it."
+    )
+
+
 def require_masked_lm(path: str, objective: str | None, has_head: bool) -> None:
     """Raises InputError if a checkpoint cannot fill in masked words."""
     if not has_head:
@@ -113,24 +121,26 @@ def require_masked_lm(path: str, objective: str | None, has_head: bool) -> None:
 
 def fill_mask(
     model: keras.Model,
-    tokenizer: FullTokenizer,
+    encoding: TextEncoding,
     text: str,
     top_k: int = 5,
     text_b: str | None = None,
 ) -> list[Blank]:
     """Returns the most probable tokens for every `[MASK]` of a text or a pair.
 
-    Each blank is filled separately; the other blanks stay masked.
+    Each blank is filled separately; the other blanks stay masked. Texts are
+    truncated as in training.
 
-    The model is a `BertPretrainer`, which was trained with the tokenizer.
+    The model is a `BertPretrainer`, which was trained with the encoding.
 
     Raises:
-      InputError: If there is no `[MASK]`, the texts are too long for the
-        model, or `top_k` is not at least 1.
+      InputError: If there is no `[MASK]`, one is cut off, or `top_k` is not at
+        least 1.
     """
     require_top_k(top_k)
+    tokenizer = encoding.tokenizer
     vocab = tokenizer.vocab
-    features = _features(model, tokenizer, text, text_b)
+    features = _features(encoding, text, text_b)
     [positions] = np.nonzero(features["input_ids"][0] == vocab[MASK])
     if not len(positions):
         texts = text if text_b is None else (text, text_b)
@@ -149,38 +159,31 @@ def fill_mask(
 
 
 def next_sentence(
-    model: keras.Model, tokenizer: FullTokenizer, text_a: str, text_b: str
+    model: keras.Model, encoding: TextEncoding, text_a: str, text_b: str
 ) -> float:
     """Returns the probability that the second text follows the first.
 
-    `[MASK]` is allowed in both. Raises InputError if the pair is too long for
-    the model.
+    `[MASK]` is allowed in both. Raises InputError if one is cut off.
     """
-    features = _features(model, tokenizer, text_a, text_b)
+    features = _features(encoding, text_a, text_b)
     logits = model.cls.next_sentence(model.bert.pooled_output(features))
     # Class 0 means that it follows.
     return float(ops.softmax(logits)[0, 0])
 
 
 def _features(
-    model: keras.Model,
-    tokenizer: FullTokenizer,
-    text_a: str,
-    text_b: str | None,
+    encoding: TextEncoding, text_a: str, text_b: str | None
 ) -> dict[str, np.ndarray]:
     """Returns a batch of one text or one pair, int32 [1, S]."""
+    tokenizer, limit = encoding.tokenizer, encoding.max_seq_length
     ids_a = _encode(tokenizer, text_a)
     ids_b = None if text_b is None else _encode(tokenizer, text_b)
-    limit = model.config.max_position_embeddings
-    kind, room = ("text", limit - 2) if ids_b is None else ("pair", limit - 3)
-    length = len(ids_a) + len(ids_b or [])
-    if length > room:
-        raise InputError(
-            f"The {kind} has {length} tokens; a model with {limit} positions "
-            f"(max_position_embeddings) has room for {room}."
-        )
-    cls_id, sep_id = tokenizer.vocab["[CLS]"], tokenizer.vocab["[SEP]"]
+    cls_id, sep_id, mask_id = (
+        tokenizer.vocab[token] for token in ("[CLS]", "[SEP]", MASK)
+    )
     input_ids, segment_ids = pack(ids_a, ids_b, limit, cls_id, sep_id)
+    if input_ids.count(mask_id) < [*ids_a, *(ids_b or ())].count(mask_id):
+        raise InputError(mask_cut_off(limit))
     return {
         "input_ids": np.array([input_ids], np.int32),
         "segment_ids": np.array([segment_ids], np.int32),

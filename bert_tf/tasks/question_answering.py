@@ -38,7 +38,7 @@ class SpanTask(FineTuningTask):
       options: Options of `FineTuningTask`.
     """
 
-    head = "span"
+    kind = head = "span"
     loss_names = ("span_loss",)
     unused_variables = r"bert/pooler/"
 

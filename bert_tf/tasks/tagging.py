@@ -47,7 +47,7 @@ class TaggingTask(FineTuningTask):
       InputError: If there are fewer than two labels.
     """
 
-    head = "token"
+    kind = head = "token"
     # The scores of entities of all types.
     metrics = ("f1", "precision", "recall", "accuracy", "loss")
     loss_names = ("label_loss",)
@@ -184,7 +184,7 @@ class FeatureTaggingTask(TaggingTask):
     """
 
     # Other tools can only use the encoder of its checkpoints.
-    head = "encoder"
+    kind = head = "encoder"
 
     def __init__(
         self,

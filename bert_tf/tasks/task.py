@@ -1,8 +1,9 @@
 """The interface of tasks, which the training loop uses."""
 
 import abc
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -13,6 +14,9 @@ from bert_tf.data.schema import Schema
 from bert_tf.errors import InputError
 from bert_tf.tasks.encoding import RowEncoding
 from bert_tf.variables import checkpoint_variables
+
+# The features that predictions have.
+_KEPT = re.compile("label|window_numbers")
 
 
 class Task(abc.ABC):
@@ -91,14 +95,53 @@ class Task(abc.ABC):
         return metric.split("_")[0] == "loss"
 
 
+class Rows(NamedTuple):
+    """Which example each row belongs to, in NumPy or in a server's graph.
+
+    Attributes:
+      examples: The index of each row's example, integers [R], ascending.
+      num_examples: The number of examples, n; each has a row.
+    """
+
+    examples: Any
+    num_examples: Any
+
+    @classmethod
+    def of(cls, window_numbers: Any) -> "Rows":
+        """Groups rows by example, given `window_numbers` [R]."""
+        is_first = np.equal(window_numbers, 0)
+        return cls(np.cumsum(is_first) - 1, np.count_nonzero(is_first))
+
+    def pool(self, values: Any, pooling: str, weights: Any = None) -> Any:
+        """Returns the mean or maximum over the rows of each example.
+
+        Args:
+          values: Floats [R, W].
+          pooling: One of `WINDOW_POOLINGS`.
+          weights: The weights of the rows in the mean, [R]; default: equal.
+
+        Returns:
+          Floats [n, W] of the same dtype. A single row stays as it is.
+        """
+        values = ops.convert_to_tensor(values)
+        if pooling == "max":
+            return ops.segment_max(values, *self)
+        if weights is None:
+            weights = ops.ones(ops.shape(values)[:1], values.dtype)
+        weights = ops.cast(weights, values.dtype)
+        totals = ops.take(ops.segment_sum(weights, *self), self.examples)
+        shares = ops.expand_dims(weights / totals, axis=-1)
+        return ops.segment_sum(values * shares, *self)
+
+
 class FineTuningTask(Task):
     """A kind of task, as scripts, text models and exports use it.
 
     In all three, an example becomes one or more rows of features (`encoding`),
     and the model maps rows to outputs. In training, an element is what has a
     loss: a row, or a word in it. In prediction, `row_outputs` are kept of each
-    row, joined if a text has several rows, and `decode` turns them into the
-    answer.
+    row, `join` makes the outputs of examples of them, and `decode` turns these
+    into answers.
 
     Elements, rows and answers are tensors of `keras.ops`, so the same code runs
     in a server's graph and on Keras's other backends.
@@ -113,6 +156,9 @@ class FineTuningTask(Task):
     Attributes:
       head: The kind of head, one of
         `interop.huggingface_names.HEADS`.
+      kind: The name of the kind of task in checkpoints, by default that of the
+        class: models of other kinds have another head. The library's kinds are
+        named after their heads.
       problem_type: The name of the problem in checkpoints; None without one.
       labels: The labels in the order of the logits; () if there are none.
       has_teachers: Whether the task has `soft_losses`.
@@ -121,10 +167,16 @@ class FineTuningTask(Task):
     """
 
     head: str
+    kind: str
     problem_type: str | None = None
     has_teachers: bool = True
     loss_names: tuple[str, ...] = ("loss",)
     metrics: tuple[str, ...] = ("loss",)
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if not hasattr(cls, "kind"):
+            cls.kind = cls.__name__
 
     def __init__(
         self,
@@ -158,6 +210,7 @@ class FineTuningTask(Task):
         return {
             "labels": self.labels or None,
             "head": self.head,
+            "kind": None if self.kind == self.head else self.kind,
             "problem_type": self.problem_type,
         }
 
@@ -186,15 +239,11 @@ class FineTuningTask(Task):
         return ops.ones(ops.shape(features["input_ids"])[:1])
 
     def element_weights(self, features: Mapping) -> Any:
-        """Returns the weight of each element, float32 [B, ...]."""
-        return self.is_element(features)
+        """Returns what multiplies the loss of each element, float32 [B, ...].
 
-    def row_scales(self, features: Mapping) -> Any:
-        """Returns the scale of each row in `element_losses`, float32 [B].
-
-        Losses are not divided by the sum of the scales. By default 1.
+        Losses are divided by the number of elements, not by their weights.
         """
-        return ops.ones(ops.shape(features["input_ids"])[:1])
+        return self.is_element(features)
 
     def soft_losses(
         self, features: Mapping, outputs: Mapping, temperature: float
@@ -210,9 +259,9 @@ class FineTuningTask(Task):
         )
 
     def loss_weights(self, features: Mapping) -> dict:
-        """See `Task`; sums over the elements of a row."""
+        """See `Task`; counts the elements of a row."""
         [name] = self.loss_names
-        return {name: sum_of_rows(self.element_weights(features))}
+        return {name: sum_of_rows(self.is_element(features))}
 
     def losses(self, features: Mapping, outputs: Mapping) -> dict:
         """See `Task`; sums over the elements of a row."""
@@ -232,12 +281,26 @@ class FineTuningTask(Task):
         del features
         return dict(outputs)
 
+    def join(self, outputs: Mapping, rows: Rows) -> dict:
+        """Returns the outputs of examples, tensors [n, ...] by name.
+
+        By default the windows of an example are pooled, and other encodings
+        have one row for each example.
+
+        Args:
+          outputs: The `row_outputs`, [R, ...] by name.
+          rows: The example of each row.
+        """
+        if getattr(self.encoding, "doc_stride", None) is None:
+            return dict(outputs)
+        pooling = self.encoding.window_pooling
+        return {name: rows.pool(x, pooling) for name, x in outputs.items()}
+
     def decode(self, outputs: Mapping) -> dict:
         """Returns the answers, tensors [n, ...] by name.
 
         Args:
-          outputs: The `row_outputs` of texts, joined if texts have several
-            rows.
+          outputs: The outputs of examples, see `join`.
         """
         return dict(outputs)
 
@@ -260,23 +323,52 @@ class FineTuningTask(Task):
     def predictions(self, features: Mapping, outputs: Mapping) -> dict:
         """See `Task`; by default everything known about each row.
 
-        These are the results of `decode`, the features that begin with "label",
-        the `loss`, float32 [B], and its `weight`.
+        These are the `row_outputs`, the features that begin with "label" or
+        "window", the `loss`, float32 [B], and its `weight`.
         """
         is_element = self.is_element(features)
-        losses = self.element_losses(features, outputs)
+        losses = self.unweighted_losses(features, outputs)
         return {
-            **{n: x for n, x in features.items() if n.startswith("label")},
-            **self.decode(self.row_outputs(features, outputs)),
+            **{n: x for n, x in features.items() if _KEPT.match(n)},
+            **self.row_outputs(features, outputs),
             "loss": sum_of_rows(losses * is_element),
             "weight": sum_of_rows(is_element),
         }
 
+    def unweighted_losses(self, features: Mapping, outputs: Mapping) -> Any:
+        """Returns the losses of elements that evaluation reports."""
+        return self.element_losses(features, outputs)
+
+    def of_examples(
+        self, predictions: Mapping[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        """Returns the `predictions` of examples, from those of their rows."""
+        numbers = predictions.get("window_numbers")
+        if numbers is None:
+            return dict(predictions)
+        outputs = dict(predictions)
+        known = [
+            n for n in outputs if _KEPT.match(n) or n in ("loss", "weight")
+        ]
+        firsts = {n: outputs.pop(n)[numbers == 0] for n in known}
+        joined = self.join(outputs, Rows.of(numbers))
+        firsts["loss"] = self.unweighted_losses(firsts, joined)
+        return as_numpy({**firsts, **joined})
+
     def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, float]:
-        """See `Task`; by default the mean of the losses."""
+        """See `Task`; by default the mean of the losses.
+
+        The argument has the results of `predictions` for examples; `decode`
+        returns their answers.
+        """
         loss = np.sum(predictions["loss"], dtype=float)
         weight = np.sum(predictions["weight"], dtype=float)
         return {"eval_loss": float(loss / max(weight, 1))}
+
+
+def as_numpy(tensors: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Returns tensors or arrays by name as arrays."""
+    return {n: ops.convert_to_numpy(x) for n, x in tensors.items()}
 
 
 def bilstm_option(has_one: bool) -> dict[str, bool]:

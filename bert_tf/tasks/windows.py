@@ -1,7 +1,7 @@
 """Windows: splits texts that are longer than the model's sequences."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -68,42 +68,3 @@ def split_texts(
         size += count
     if part:
         yield part
-
-
-class Rows(NamedTuple):
-    """The rows of each text: its windows, one after the other.
-
-    Attributes:
-      starts: The first row of each text, int [n].
-      counts: The number of rows of each text, int [n].
-    """
-
-    starts: np.ndarray
-    counts: np.ndarray
-
-    @classmethod
-    def of(cls, window_numbers: np.ndarray) -> "Rows":
-        """Groups rows by text, given `window_numbers` [R] of the features."""
-        starts = np.flatnonzero(np.asarray(window_numbers) == 0)
-        return cls(starts, np.diff([*starts, len(window_numbers)]))
-
-    def pool(self, values: Any, pooling: str, weights: Any = None) -> Any:
-        """Returns the mean or maximum over the rows of each text.
-
-        Args:
-          values: Floats [R, W].
-          pooling: One of `WINDOW_POOLINGS`.
-          weights: The weights of the rows in the mean, [R]; default: equal.
-
-        Returns:
-          Floats [n, W] of the same type. A single row stays as it is.
-        """
-        values = np.asarray(values)
-        if pooling == "max":
-            return np.maximum.reduceat(values, self.starts)
-        weights = np.ones(len(values)) if weights is None else weights
-        weights = np.asarray(weights, np.float64)
-        totals = np.add.reduceat(weights, self.starts)
-        shares = weights / np.repeat(totals, self.counts)
-        means = np.add.reduceat(values * shares[:, np.newaxis], self.starts)
-        return means.astype(values.dtype)

@@ -248,7 +248,7 @@ def weigh(
     """Returns what a task needs to compute losses, and weights for Keras.
 
     In the scripts the loss of a batch is the sum of its weighted losses,
-    divided by the sum of their weights. Keras takes means over the rows of
+    divided by the number of its elements. Keras takes means over the rows of
     each replica. The scales of rows make the two losses equal.
 
     Args:
@@ -265,24 +265,19 @@ def weigh(
         parts = keras.tree.map_structure(
             ops.convert_to_numpy, task.loss_weights(features)
         )
+        is_element = ops.convert_to_numpy(task.is_element(features))
         weights = ops.convert_to_numpy(task.element_weights(features))
-        row_scales = ops.convert_to_numpy(task.row_scales(features))
     rows = batch.get("sample_weight", np.ones(len(weights), np.float32))
     for name, values in parts.items():
         features[name + SCALE] = rows * np.float32(_of_mean_1(values))
-    weights = weights * np.float32(_of_mean_1(weights))
-    return features, _product(weights, rows * row_scales)
+    weights = weights * np.float32(_of_mean_1(is_element))
+    # `rows` belongs to the first axis of `weights`.
+    return features, (weights.T * rows).T
 
 
 def _of_mean_1(weights: np.ndarray) -> float:
     """Returns the factor that scales weights to a mean of 1."""
     return weights.size / (weights.sum(dtype=np.float64) or weights.size)
-
-
-def _product(weights: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """Multiplies weights [b, ...] by others of the same shape, or by [b]."""
-    shape = others.shape + (1,) * (weights.ndim - others.ndim)
-    return (weights * others.reshape(shape)).astype(np.float32)
 
 
 def for_training(
@@ -334,3 +329,12 @@ def for_evaluation(
     )
     rows = [batch[batch >= 0] for batch in plan.batches]
     return Batches(features, rows, len(rows), arguments, padded)
+
+
+def num_replicas() -> int:
+    """Returns the number of devices that the current scope computes on."""
+    if keras.backend.backend() != "tensorflow":
+        return 1
+    import tensorflow as tf
+
+    return tf.distribute.get_strategy().num_replicas_in_sync

@@ -36,8 +36,9 @@ from bert_tf.tasks.classification import (
 from bert_tf.tasks.distillation import IS_LABELED, PREFIX
 from bert_tf.tasks.embedding import flatten
 from bert_tf.tasks.encoding import Encoding
-from bert_tf.tasks.windows import Rows
-from bert_tf.text_models.batches import in_32_bits
+from bert_tf.tasks.examples import have_values
+from bert_tf.tasks.task import Rows
+from bert_tf.text_models.batches import in_32_bits, num_replicas
 from bert_tf.text_models.inputs import (
     Part,
     as_lists,
@@ -62,7 +63,6 @@ from bert_tf.text_models.text_model import (
     NAME_THE_CLASSES,
     TextModel,
 )
-from bert_tf.text_models.training import num_replicas
 
 
 @keras.saving.register_keras_serializable("bert_tf")
@@ -82,9 +82,10 @@ class TextClassifier(TextModel):
     Texts are a list, a NumPy array or a column of pandas or of Hugging Face's
     `datasets`. Pairs are a list of tuples, or a tuple of two columns.
 
-    Labels are names, or numbers counted from 0, or rows of numbers whose sum is
-    1, such as [0, 1] or [0.25, 0.75]; for multi_label, a list of names, or a
-    list with 0 or 1 for each label; for regression, numbers.
+    Labels are names, or their positions from 0 if no name looks like a number
+    or a boolean, or rows of numbers whose sum is 1, such as [0, 1] or [0.25,
+    0.75]; for multi_label, a list of names, or a list with 0 or 1 for each
+    label; for regression, numbers.
 
     `predict` returns a list of dicts, or one dict for a single text: `label`
     with its `probability`, and the `probabilities` of all labels; for
@@ -102,9 +103,10 @@ class TextClassifier(TextModel):
     columns. The loss is the cross-entropy of the positive document among the
     query's documents. Scores are the numbers of a regression, or the log-odds
     of the last of two labels. `accuracy` is how often the positive document has
-    a higher score than all negatives, and `mrr` its mean reciprocal rank. A
-    batch has `batch_size` queries with all their documents; shorter lists are
-    padded to the longest one. Losses and metrics passed to `compile` compare
+    a higher score than all negatives, and `mrr` its mean reciprocal rank.
+    Negatives with the tokens of the positive document are ignored. A batch has
+    `batch_size` queries with all their documents; shorter lists are padded to
+    the longest one. Losses and metrics passed to `compile` compare
     [1, 0, 0, ...] with the scores of a query, which are -1e9 for padding.
     If lists differ in length, use losses and metrics for logits of classes,
     such as `CategoricalCrossentropy(from_logits=True)`.
@@ -132,6 +134,7 @@ class TextClassifier(TextModel):
     """
 
     model_class = BertClassifier
+    task_class = ClassificationTask
     # Lists of documents have no labels.
     _needs_labels = False
     _recorded: ClassVar[Mapping[str, str]] = {
@@ -394,9 +397,6 @@ class TextClassifier(TextModel):
         ]
         return best_texts(np.array(scores), [text for _, text in pairs], top_k)
 
-    def _takes_pairs(self):
-        return self.is_pair
-
     def _has_one_row(self):
         return self.doc_stride is None
 
@@ -409,7 +409,7 @@ class TextClassifier(TextModel):
         if self.doc_stride is None:
             return logits
         windows = Rows.of(features.arrays["window_numbers"])
-        return windows.pool(logits, self.window_pooling)
+        return ops.convert_to_numpy(windows.pool(logits, self.window_pooling))
 
     def _answer(self, answer: Any, values: np.ndarray) -> dict[str, Any]:
         if self.problem == "regression":
@@ -443,7 +443,11 @@ class TextClassifier(TextModel):
         if is_labeled.all():
             return self._text_features(x, labels)
         # Any label of the right form will do: `_with_teacher` replaces it.
-        of_no_labels = {"single_label": 0, "multi_label": [], "regression": 0.0}
+        of_no_labels = {
+            "single_label": self.labels[:1],
+            "multi_label": [],
+            "regression": 0.0,
+        }
         filler = next(compress(labels, is_labeled), of_no_labels[self.problem])
         features = self._text_features(
             x, [filler if is_missing(label) else label for label in labels]
@@ -482,13 +486,14 @@ class TextClassifier(TextModel):
         if y is not None and self.problem == "single_label":
             y = [row[0] if _is_alone(row) else row for row in plain(y)]
             shares = label_shares(y, self.labels)
-            y = y if shares is None else shares.argmax(axis=-1)
+            if shares is not None:
+                y = [self.labels[n] for n in shares.argmax(axis=-1)]
         examples = self.examples(x, None if y is None else self._names(y))
         if y is not None:
             self.is_pair = examples[0].text_b is not None
         features = self._encoding().features(examples)
         arrays = features.arrays
-        if shares is not None and not {*np.unique(shares)} <= {0, 1}:
+        if shares is not None:
             arrays["label_shares"] = shares[arrays["example_index"]]
         return features
 
@@ -518,13 +523,15 @@ class TextClassifier(TextModel):
         row = plain_row(values, f"example {number}")
         if not row or not all(isinstance(x, numbers.Real) for x in row):
             return row
-        if len(row) != len(self.labels) or not {*row} <= {0, 1}:
-            raise wrong_value(
-                f"The labels of example {number}",
-                f"names, or 0 or 1 for each of the {len(self.labels)} labels",
-                row,
-            )
-        return [n for n, is_present in enumerate(row) if is_present]
+        if len(row) == len(self.labels) and {*row} <= {0, 1}:
+            return [*compress(self.labels, row)]
+        if have_values(self.labels):
+            return row
+        raise wrong_value(
+            f"The labels of example {number}",
+            f"names, or 0 or 1 for each of the {len(self.labels)} labels",
+            row,
+        )
 
     def make_task(self, **options):
         kind, encoding = ClassificationTask, self._encoding()
@@ -542,12 +549,12 @@ class TextClassifier(TextModel):
     def _targets(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
         """Returns labels as Keras compares them with logits.
 
-        They are numbers, [B]; or probabilities of labels, [B, C]; for
-        regression [B, 1], since Keras would average losses [B] before it
+        For regression [B, 1], since Keras would average losses [B] before it
         weights them.
         """
-        labels = batch["label_ids"]
-        return labels[:, None] if self.problem == "regression" else labels
+        if self.problem == "regression" and not self._ranks:
+            return batch["label_ids"][:, None]
+        return super()._targets(batch)
 
     def _label_ids(self, features: Features) -> np.ndarray:
         arrays = _only_labeled(features).arrays

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import keras
@@ -24,6 +24,7 @@ from bert_tf.errors import (
 from bert_tf.interop.settings_files import are_texts
 from bert_tf.modeling import BertModel
 from bert_tf.tasks.embedding import (
+    DEFAULTS,
     POOLINGS,
     EmbeddingTask,
     cosines,
@@ -31,11 +32,13 @@ from bert_tf.tasks.embedding import (
     number_texts,
     numbers_of,
     pool,
+    require_negatives,
     unit,
 )
 from bert_tf.tasks.encoding import Encoding, TextEncoding
 from bert_tf.tasks.examples import Example
-from bert_tf.tasks.windows import Rows
+from bert_tf.tasks.task import Rows
+from bert_tf.text_models.batches import num_replicas
 from bert_tf.text_models.inputs import (
     as_columns,
     best_texts,
@@ -56,7 +59,7 @@ class TextEmbedder(TextModel):
     Example:
 
         model = bert_tf.TextEmbedder.from_pretrained(
-            "hf://google-bert/bert-base-uncased", normalize=True
+            "hf://google-bert/bert-base-uncased"
         )
         vectors = model.predict(["The ferry was late.", "We had to wait."])
         print(vectors @ vectors.T)  # Cosines, [2, 2].
@@ -83,8 +86,8 @@ class TextEmbedder(TextModel):
       tokenizer: A `FullTokenizer` or a `BertTokenizer`.
       pooling: How token vectors become an embedding: the "mean" or "max" of the
         last layer over all tokens, with [CLS] and [SEP]; "cls", the last layer
-        at [CLS]; or "pooled", the pooler's output.
-      normalize: Whether vectors have length 1.
+        at [CLS]; or "pooled", the pooler's output. By default "mean".
+      normalize: Whether vectors have length 1; by default true.
       max_seq_length: The longest sequence, in tokens with [CLS] and [SEP].
       prompts: The prefixes of texts, by the name of their use, such as
         {"query": "Find a passage about: "}; see `predict`.
@@ -98,6 +101,7 @@ class TextEmbedder(TextModel):
     """
 
     model_class = BertModel
+    task_class = EmbeddingTask
     _needs_labels = False
     _recorded: ClassVar[Mapping[str, str]] = {
         **TextModel._recorded,
@@ -112,8 +116,8 @@ class TextEmbedder(TextModel):
         self,
         model: BertModel,
         tokenizer: Any,
-        pooling: str = "mean",
-        normalize: bool = False,
+        pooling: str = DEFAULTS["pooling"],
+        normalize: bool = DEFAULTS["normalize"],
         max_seq_length: int = 128,
         prompts: Mapping[str, str] | None = None,
         default_prompt_name: str | None = None,
@@ -270,10 +274,8 @@ class TextEmbedder(TextModel):
         texts = [queries] if self._is_single(queries) else queries
         query_vectors = self._unit_vectors(texts, batch_size, "query")
         best: list[list[dict[str, Any]]] = [[] for _ in query_vectors]
-        is_stream = isinstance(documents, Iterable) and not hasattr(
-            documents, "__len__"
-        )
-        rows = iter(documents if is_stream else plain(documents))
+        is_iterator = hasattr(documents, "__next__")
+        rows = documents if is_iterator else iter(plain(documents))
         parts = iter(lambda: [*itertools.islice(rows, _DOCUMENTS)], [])
         for number, part in enumerate(parts):
             vectors = self._unit_vectors(part, batch_size, "document")
@@ -381,6 +383,30 @@ class TextEmbedder(TextModel):
         encoding = self.make_task().encoding
         return number_texts(encoding.features(examples))
 
+    def compile(
+        self,
+        optimizer: Any = "auto",
+        loss: Any = "auto",
+        metrics: Any = "auto",
+        **options: Any,
+    ) -> None:
+        """See `TextModel.compile`; the loss and the scores are fixed."""
+        arguments = {"loss": loss, "metrics": metrics, **options}
+        for name in ("loss", "metrics", "weighted_metrics"):
+            if arguments.get(name) not in ("auto", None):
+                raise InputError(
+                    "TextEmbedder has its own loss and scores. Leave out "
+                    f"{name}, or train its attribute model."
+                )
+        super().compile(optimizer, **arguments)
+
+    def _check_training(self, features: Features, batch_size: int) -> None:
+        arrays = features.arrays
+        with self._scope():
+            size = -(-batch_size // num_replicas())
+        is_unscored = np.isnan(arrays["label_ids"])
+        require_negatives(arrays["text_ids"][is_unscored], size)
+
     def make_task(self, **options):
         return EmbeddingTask(
             self.model.config,
@@ -389,11 +415,6 @@ class TextEmbedder(TextModel):
             self.normalize,
             **options,
         )
-
-    def _targets(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Returns the score of each pair and its `text_ids`, float32 [B, 3]."""
-        scores = batch["label_ids"][:, np.newaxis]
-        return np.hstack([scores, batch["text_ids"]], dtype=np.float32)
 
     def _outputs_of_task(self, y_pred):
         return {"vectors": y_pred}

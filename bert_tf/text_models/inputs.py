@@ -12,126 +12,182 @@ import numpy as np
 from bert_tf.config import positive_integer
 from bert_tf.errors import InputError, did_you_mean, listed, wrong_value
 from bert_tf.tasks.classification import are_class_weights
+from bert_tf.tasks.examples import have_values, spelled_label
 
 # How far the sum of label probabilities may be from 1.
 _MOST_ROUNDING = 1e-3
-
-
-def x_y_weights(data: Any) -> tuple[Any, Any, Any]:
-    """Splits validation data into x, y and sample_weight; None if missing."""
-    if not isinstance(data, tuple) or is_single(data) or len(data) > 3:
-        return data, None, None
-    return *data, *[None] * (3 - len(data))
 
 
 class Part(NamedTuple):
     """Some texts with their labels and weights, if they have any."""
 
     x: Any
-    y: list | None
-    weights: Any
+    y: Any = None
+    weights: Any = None
+
+
+def x_y_weights(data: Any) -> Part:
+    """Returns the parts of validation data."""
+    if not isinstance(data, tuple) or is_single(data) or len(data) > 3:
+        return Part(data)
+    return Part(*data)
 
 
 def is_dataset(x: Any) -> bool:
-    """Returns whether `x` is a `tf.data.Dataset`."""
-    return hasattr(x, "as_numpy_iterator")
+    """Returns whether `x` is a `tf.data.Dataset` or a `PyDataset`."""
+    is_of_keras = isinstance(x, keras.utils.PyDataset)
+    return is_of_keras or hasattr(x, "as_numpy_iterator")
+
+
+def require_data(data: Part, name: str, steps: int | None) -> None:
+    """Checks the form of data, and the argument `name`, the number of steps.
+
+    Raises:
+      InputError: If the data are a table or an iterator, or a data set has
+        labels or weights beside it, or no end and no steps; or if the number of
+        steps is not a positive integer.
+    """
+    x = data.x
+    if steps is not None:
+        positive_integer(name, steps)
+    if not is_dataset(x):
+        # Hugging Face's and pyarrow's tables, and those of pandas and polars.
+        columns = getattr(x, "column_names", getattr(x, "columns", None))
+        if columns is not None:
+            raise InputError(
+                f"The texts are a table with the columns {listed(columns)}. "
+                'Pass one of them, such as ds["text"], or a tuple of them.'
+            )
+        if not hasattr(x, "__len__"):
+            raise _not_in_a_list(x)
+        return
+    if data.y is not None or data.weights is not None:
+        raise InputError(
+            "The data set has the labels and weights: leave out y and "
+            "sample_weight."
+        )
+    is_endless = (
+        int(x.cardinality()) == -1
+        if hasattr(x, "cardinality")
+        else x.num_batches is None
+    )
+    if steps is None and is_endless:
+        raise InputError(f"The data set has no end: pass {name}.")
 
 
 def has_labels(data: Part) -> bool:
-    """Returns whether texts, or the elements of a data set, have labels."""
+    """Returns whether texts, or the first row of a data set, have labels."""
     if is_dataset(data.x):
-        spec = data.x.element_spec
-        # None instead of labels has no dtype.
-        has_y = isinstance(spec, tuple) and len(spec) > 1
-        return has_y and hasattr(spec[1], "dtype")
+        return any(y is not None for _, y, _ in rows_of(data.x, steps=1))
     return data.y is not None
 
 
-def split_dataset(x: Any, y: Any, weights: Any, required: bool = True) -> Part:
-    """Returns texts, labels and weights; reads `x` if it is a data set.
+def whole(
+    data: Part, required: bool, batch_size: int = 1, steps: int | None = None
+) -> Part:
+    """Reads a data set, or the first steps of texts; see `rows_of`.
 
     Raises:
-      InputError: If labels are required and missing, or the elements of the
-        data set are not pairs of texts and labels.
-    """
-    if is_dataset(x):
-        return next(parts_of(x, y, weights, required, None), Part([], [], None))
-    if y is None and required:
-        raise InputError("Labels are missing: pass x and y.")
-    return Part(x, None if y is None else plain(y), weights)
-
-
-def parts_of(
-    x: Any, y: Any, weights: Any, required: bool, size: int | None
-) -> Iterator[Part]:
-    """Yields a `tf.data.Dataset` in parts of `size` texts; None: as a whole.
-
-    Args:
-      x: The data set of texts and, if `required`, labels and perhaps weights.
-      y: Must be None, since the data set has the labels.
-      weights: The weight of each text, if the data set has none.
-      required: Whether there must be labels.
-      size: The number of texts of a part; None: all.
-
-    Raises:
-      InputError: If labels are missing, labels or weights are passed twice, or
-        there are more weights than texts.
-    """
-    if y is not None:
-        raise InputError("The data set has the labels: leave out y.")
-    rows = itertools.chain.from_iterable(
-        _elements(element, required) for element in x.as_numpy_iterator()
-    )
-    start = 0
-    while elements := list(itertools.islice(rows, size)):
-        texts, labels, own = map(list, zip(*elements, strict=True))
-        if own[0] is not None and weights is not None:
-            raise InputError(
-                "The data set has the weights: leave out sample_weight."
-            )
-        part_weights = own if own[0] is not None else weights
-        if own[0] is None and weights is not None and size is not None:
-            part_weights = _rows(weights, slice(start, start + len(elements)))
-        start += len(elements)
-        is_labeled = required or labels[0] is not None
-        yield Part(texts, labels if is_labeled else None, part_weights)
-    if size is not None and weights is not None:
-        # Each text had a weight, but weights may be left over.
-        sample_weights(weights, start)
-
-
-def first_steps(data: Part, batch_size: int, steps: int) -> Part:
-    """Returns the texts of the first `steps` batches.
-
-    Raises:
-      InputError: If a number is not a positive integer, or there are more or
+      InputError: If labels are required and missing, or there are more or
         fewer labels or weights than texts.
     """
-    count = positive_integer("steps", steps)
-    count *= positive_integer("batch_size", batch_size)
-    if is_single(data.x):
-        return data
-    data, _ = _equally_long(data)
+    if is_dataset(data.x):
+        rows = rows_of(data.x, required, batch_size, steps)
+        return next(parts_of(rows), Part([], []))
+    if data.y is None and required:
+        raise InputError("Labels are missing: pass x and y.")
+    if steps is None or is_single(data.x):
+        return data._replace(y=None if data.y is None else plain(data.y))
+    data, _ = equally_long(data)
+    count = positive_integer("steps", steps) * batch_size
     return Part(*(_rows(values, slice(count)) for values in data))
 
 
-def _equally_long(data: Part) -> tuple[Part, int]:
-    """Returns data that can be sliced, and the number of texts.
+def parts_of(rows: Iterator[tuple], size: int | None = None) -> Iterator[Part]:
+    """Yields rows in parts of `size` texts; None: all of them in one."""
+    while part := list(itertools.islice(rows, size)):
+        texts, *others = map(list, zip(*part, strict=True))
+        y, weights = (
+            None if all(value is None for value in values) else values
+            for values in others
+        )
+        yield Part(texts, y, weights)
+
+
+def rows_of(
+    dataset: Any,
+    required: bool = False,
+    batch_size: int = 1,
+    steps: int | None = None,
+    takes_pairs: bool = False,
+) -> Iterator[tuple[Any, Any, Any]]:
+    """Yields the text, label and weight of each row of a data set.
+
+    Args:
+      dataset: Its elements are texts, or tuples of texts, labels and weights.
+      required: Whether there must be labels.
+      batch_size: The number of texts of a step, if elements are single texts.
+      steps: The number of steps to read, each a batch of the data set or
+        `batch_size` texts; None: all.
+      takes_pairs: Whether two strings of a `tf.data.Dataset` are a pair, not a
+        text and its label.
 
     Raises:
-      InputError: If there are more or fewer labels or weights than texts.
+      InputError: If an element has another form.
+    """
+    is_of_keras = isinstance(dataset, keras.utils.PyDataset)
+    elements = dataset if is_of_keras else dataset.as_numpy_iterator()
+    for number, element in enumerate(elements, 1):
+        x, *others = element if isinstance(element, tuple) else (element,)
+        is_flat = len(others) == 1 and not isinstance(x, tuple)
+        if takes_pairs and is_flat and not is_of_keras:
+            x, others = (x, *others), []
+        if isinstance(x, Mapping) or not required <= len(others) <= 2:
+            raise wrong_value(
+                "An element of a data set",
+                "(texts, labels) or (texts, labels, sample_weight)",
+                element,
+            )
+        is_one = is_single(x)
+        if is_one:
+            x = [x]
+            others = [[np.asarray(value).tolist()] for value in others]
+        (x, *others), count = equally_long(Part(x, *others))
+        texts = zip(*x, strict=True) if isinstance(x, tuple) else x
+        missing = [None] * count
+        columns = (missing if y is None else y for y in others)
+        yield from zip(texts, *columns, strict=True)
+        if steps and number == (steps * batch_size if is_one else steps):
+            return
+
+
+def equally_long(data: Part) -> tuple[Part, int]:
+    """Returns data in lists, and the number of texts.
+
+    Raises:
+      InputError: If columns of texts differ in length, or there are more or
+        fewer labels or weights than texts.
     """
     x = _rows([data.x] if is_single(data.x) else data.x, slice(None))
     columns = (*x.values(),) if isinstance(x, Mapping) else x
     if not isinstance(columns, tuple):
         columns = (columns,)
+    _require_one_length(columns)
     count = len(columns[0]) if columns else 0
-    if data.y is not None:
-        require_as_many_labels(data.y, count)
-    weights = data.weights
+    y, weights = data.y, data.weights
+    if y is not None:
+        y = plain(y)
+        require_as_many_labels(y, count)
     if weights is not None:
         weights = sample_weights(weights, count)
-    return Part(x, data.y, weights), count
+    return Part(x, y, weights), count
+
+
+def _require_one_length(columns: Sequence[list]) -> None:
+    if len({*map(len, columns)}) > 1:
+        raise wrong_value(
+            "The columns of texts", "equally long", [*map(len, columns)]
+        )
 
 
 def require_as_many_labels(labels: Sequence[Any], count: int) -> None:
@@ -143,26 +199,17 @@ def require_as_many_labels(labels: Sequence[Any], count: int) -> None:
 
 
 def count_texts(dataset: Any) -> int:
-    """Counts the texts of a `tf.data.Dataset`; may read all of it.
-
-    Raises:
-      InputError: If the data set has no end.
-    """
-    # -1 is endless, -2 unknown.
-    count = int(dataset.cardinality())
-    if count == -1:
-        raise InputError("The data set has no end: pass steps_per_epoch.")
-    one, *_ = keras.tree.flatten(dataset.element_spec)
-    if count >= 0 and one.shape.rank == 0:
-        return count
-    return sum(
-        len(_elements(element, False))
-        for element in dataset.as_numpy_iterator()
-    )
+    """Counts the texts of a data set that has an end; may read all of it."""
+    if hasattr(dataset, "cardinality"):
+        one, *_ = keras.tree.flatten(dataset.element_spec)
+        count = int(dataset.cardinality())
+        if count >= 0 and one.shape.rank == 0:
+            return count
+    return sum(1 for _ in rows_of(dataset))
 
 
-def hold_out(x: Any, y: Any, weights: Any, share: float) -> tuple[Part, Part]:
-    """Splits x, y and weights into rows to train on and the last `share`.
+def hold_out(data: Part, share: float) -> tuple[Part, Part]:
+    """Splits data into rows to train on and the last `share`.
 
     Raises:
       InputError: If `share` is not between 0 and 1, or a part has no rows, or
@@ -170,7 +217,7 @@ def hold_out(x: Any, y: Any, weights: Any, share: float) -> tuple[Part, Part]:
     """
     if not isinstance(share, numbers.Real) or not 0 < share < 1:
         raise wrong_value("validation_split", "at least 0 and below 1", share)
-    data, count = _equally_long(Part(x, y, weights))
+    data, count = equally_long(data)
     first = math.floor(count * (1 - float(share)))
     if first in (0, count):
         raise InputError(
@@ -197,15 +244,19 @@ def sample_weights(values: Any, count: int) -> np.ndarray:
     """Returns the weight of each text, float32 [count].
 
     Raises:
-      InputError: If there are not `count` weights, or one is not a number.
+      InputError: If there are not `count` weights, or one is not a number, or
+        is negative.
     """
     try:
         weights = np.array(plain(values), np.float32)
     except (OverflowError, TypeError, ValueError):
         weights = np.array(np.nan)
-    if weights.shape != (count,) or not np.isfinite(weights).all():
+    is_valid = np.isfinite(weights) & (weights >= 0)
+    if weights.shape != (count,) or not is_valid.all():
         raise wrong_value(
-            "sample_weight", f"{count} numbers, one for each text", values
+            "sample_weight",
+            f"{count} numbers of at least 0, one for each text",
+            values,
         )
     return weights
 
@@ -277,100 +328,33 @@ def _is_row_of_numbers(value: Any) -> bool:
     )
 
 
-def _elements(element: Any, required: bool) -> list[tuple[Any, Any, Any]]:
-    """Returns texts, labels and weights of one element, batched or not."""
-    x, *others = element if isinstance(element, tuple) else (element,)
-    if len(others) > 2 or (required and not others):
-        raise InputError(
-            "A tf.data.Dataset must have pairs of texts and labels."
-        )
-    texts = texts_of(x)
-    if np.ndim(_first(x)):
-        values = [
-            [None] * len(texts)
-            if column is None
-            else np.asarray(column).tolist()
-            for column in others
-        ]
-    else:
-        values = [[np.asarray(value).tolist()] for value in others]
-    missing = [[None] * len(texts)] * (2 - len(values))
-    return list(zip(texts, *values, *missing, strict=True))
-
-
-def texts_of(x: Any) -> list:
-    """Returns the texts, or pairs, of one element, batched or not."""
-    if isinstance(x, tuple):
-        return list(zip(*map(_flat, x), strict=True))
-    return _flat(x)
-
-
-def rows_to_predict(
-    x: Any, takes_pairs: bool, batch_size: int, steps: int | None
-) -> Iterator[Any]:
-    """Yields the texts of a `tf.data.Dataset` or of an iterator.
-
-    As in Keras, elements of a data set may have labels, which are ignored. An
-    element of an iterator is a text, or an array with a batch of them.
-
-    Args:
-      x: The data set or the iterator.
-      takes_pairs: Whether two strings are a pair, not a text and its label.
-      batch_size: The number of texts of a batch, if elements are texts.
-      steps: The number of batches to read; None: all.
-    """
-    from_dataset = is_dataset(x)
-    elements = x.as_numpy_iterator() if from_dataset else x
-    for number, element in enumerate(elements, 1):
-        if from_dataset and isinstance(element, tuple):
-            is_pair = takes_pairs and len(element) == 2
-            if not is_pair or isinstance(element[0], tuple):
-                element = element[0]
-        one = _first(element)
-        is_batch = np.ndim(one) if from_dataset else hasattr(one, "__array__")
-        if is_batch or from_dataset:
-            yield from texts_of(element)
-        else:
-            yield element
-        if steps and number == (steps if is_batch else steps * batch_size):
-            return
-
-
-def is_empty(x: Any) -> bool:
-    """Returns whether there are no texts."""
-    # A scalar array is an error later.
-    if is_single(x) or getattr(x, "shape", None) == ():
-        return False
-    if isinstance(x, (tuple, Mapping)):
-        columns = [*x.values()] if isinstance(x, Mapping) else x
-        return all(map(is_empty, columns))
-    return hasattr(x, "__len__") and not len(x)
-
-
-def _first(x: Any) -> Any:
-    return x[0] if isinstance(x, tuple) else x
-
-
-def _flat(values: Any) -> list:
-    return np.atleast_1d(np.asarray(values, dtype=object)).tolist()
-
-
 def plain(values: Any) -> list:
     """Returns a column of any library as a list of Python values.
 
     Raises:
-      InputError: If `values` is a single value, a dict, or has no order.
+      InputError: If `values` is a single value, an iterator, a dict, or has no
+        order.
     """
-    # TensorFlow's tensors have `numpy`, and pandas's tables `to_numpy`.
+    # TensorFlow's tensors have `numpy`, and other columns `to_numpy`.
     for name in ("numpy", "to_numpy"):
         if hasattr(values, name) and not hasattr(values, "tolist"):
             values = getattr(values, name)()
     if hasattr(values, "tolist"):
         values = values.tolist()
     no_columns = (str, bytes, Mapping, set, frozenset)
-    if isinstance(values, no_columns) or not hasattr(values, "__iter__"):
-        raise wrong_value("Texts or labels", "in a list or a column", values)
+    if isinstance(values, no_columns) or not hasattr(values, "__len__"):
+        raise _not_in_a_list(values)
     return list(values)
+
+
+def _not_in_a_list(values: Any) -> InputError:
+    return wrong_value(
+        "Texts or labels",
+        "in a list, a column or a data set",
+        values,
+        "Make a list of an iterator, or a tf.data.Dataset with "
+        "from_generator, or a keras.utils.PyDataset.",
+    )
 
 
 def plain_row(values: Any, where: str) -> list:
@@ -386,16 +370,23 @@ def plain_row(values: Any, where: str) -> list:
 
 
 def label_name(value: Any, labels: Sequence[str]) -> Any:
-    """Returns the name of a label that is a name or a number.
+    """Returns the name that a label is, spells, or whose position it is.
 
-    Other values are returned as they are: the encoding refuses them.
+    1 and 1.0 spell "1", and True spells "True" or "true". A position counts
+    only if no name looks like a number or a boolean. Other values are returned
+    as they are: the encoding refuses them.
     """
+    if is_missing(value):
+        return value
     if isinstance(value, bytes):
-        return value.decode("utf-8", errors="replace")
+        value = value.decode("utf-8", errors="replace")
+    labels = tuple(labels)
+    name = spelled_label(str(value), labels)
+    is_number = isinstance(value, (numbers.Real, np.bool_)) and value % 1 == 0
     # pandas turns integers into floats in a column with missing values.
-    is_number = isinstance(value, numbers.Real) and value % 1 == 0
-    is_known = is_number and 0 <= value < len(labels)
-    return labels[int(value)] if is_known else value
+    if name is None and is_number and not have_values(labels):
+        name = dict(enumerate(labels)).get(int(value))
+    return value if name is None else name
 
 
 def is_missing(value: Any) -> bool:
@@ -442,7 +433,8 @@ def as_columns(
         A single string, or a tuple of two, is one row.
       names: The keys of a dict: one name, or two.
       are_lists: Whether there may be any number of columns, and rows of
-        different lengths. The shorter ones end with None.
+        different lengths. The shorter ones end with None; a missing text
+        is None.
 
     Returns:
       One list of strings, or two; with `are_lists` any number.
@@ -463,21 +455,20 @@ def as_columns(
     else:
         rows = plain(x)
         if rows and isinstance(rows[0], (tuple, list)):
-            columns = _transposed(rows, are_lists) or [[]]
+            columns = _transposed(rows) or [[]]
         else:
             columns = [rows]
     if len(columns) > 2 and not are_lists:
         raise InputError(
             f"Expected texts or pairs of texts; got {len(columns)} columns. "
-            "Pass several texts as a list, not as a tuple."
+            "Pass several texts as a list, not as a tuple. Lists of documents "
+            "are for fit and evaluate of a TextClassifier, without y and "
+            "teacher."
         )
-    if len({*map(len, columns)}) > 1:
-        raise wrong_value(
-            "The columns of texts", "equally long", [*map(len, columns)]
-        )
+    _require_one_length(columns)
     return [
         [
-            None if are_lists and value is None else text_of(value, number)
+            None if are_lists and is_missing(value) else text_of(value, number)
             for number, value in enumerate(column)
         ]
         for column in columns
@@ -516,11 +507,11 @@ def as_lists(x: Any) -> list[tuple[str | None, ...]]:
     return rows
 
 
-def _transposed(rows: Iterable[Any], are_lists: bool) -> list[list[Any]]:
+def _transposed(rows: Iterable[Any]) -> list[list[Any]]:
     try:
         # A string of two characters is not a pair.
         pairs = [() if isinstance(x, (str, bytes)) else x for x in rows]
-        if are_lists:
+        if max(map(len, pairs)) > 2:
             return [[*column] for column in itertools.zip_longest(*pairs)]
         return [list(column) for column in zip(*pairs, strict=True)]
     except (TypeError, ValueError):

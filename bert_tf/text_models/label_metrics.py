@@ -1,4 +1,4 @@
-"""Metrics of probabilities and ranks, for models that return logits."""
+"""Losses and metrics of labels and ranks, for models that return logits."""
 
 import functools
 from typing import Any, Self
@@ -35,6 +35,32 @@ _OF_ONE_LABEL = (
     keras.metrics.FalsePositives,
     keras.metrics.FalseNegatives,
 )
+
+
+def targets_of(loss: Any, labels: np.ndarray, num_classes: int) -> np.ndarray:
+    """Returns labels as a loss compares them with logits [..., C].
+
+    Of Keras's losses, sparse ones compare numbers and all others rows; they
+    would broadcast numbers against logits without an error. Other losses get
+    labels as they are given.
+
+    Args:
+      loss: What Keras's `compile` takes.
+      labels: Numbers, int32 [...], or probabilities, float32 [..., C].
+      num_classes: C; 0 if labels are not numbers of classes.
+    """
+    loss = keras.losses.get(loss) if isinstance(loss, str) else loss
+    function = getattr(loss, "fn", loss)
+    is_keras = getattr(function, "__module__", "").startswith("keras.")
+    if not num_classes or not is_keras:
+        return labels
+    are_numbers = labels.dtype.kind == "i"
+    is_sparse = function.__name__.startswith("sparse")
+    if are_numbers and not is_sparse:
+        return np.eye(num_classes, dtype=np.float32)[labels]
+    if is_sparse and not are_numbers and (labels.max(axis=-1) == 1).all():
+        return labels.argmax(axis=-1)
+    return labels
 
 
 def of_logits(metrics: Any, problem: str) -> Any:

@@ -23,6 +23,7 @@ from bert_tf.tasks.masked_words import (
     require_masked_lm,
 )
 from bert_tf.text_models.inputs import as_columns
+from bert_tf.text_models.label_metrics import targets_of
 from bert_tf.text_models.progress import Progress
 from bert_tf.text_models.text_model import TextModel
 from bert_tf.tokenization.vocabulary_file import require_special_tokens
@@ -55,6 +56,7 @@ class MaskedWordPredictor(TextModel):
     """
 
     model_class = BertPretrainer
+    task_class = MaskedWordsTask
     _needs_labels = False
 
     def __init__(
@@ -130,8 +132,10 @@ class MaskedWordPredictor(TextModel):
     def _answers(
         self, x: Any, batch_size: int, progress: Progress, top_k: int = 5
     ) -> list[dict[str, Any]]:
+        encoding = self._unlabelled_encoding()
+
         def fill(text: str) -> dict[str, Any]:
-            gaps = fill_mask(self.model, self.tokenizer, text, top_k)
+            gaps = fill_mask(self.model, encoding, text, top_k)
             pairs = [tuple(map(list, zip(*gap, strict=True))) for gap in gaps]
             words, shares = map(list, zip(*pairs, strict=True))
             return {"words": words, "probabilities": shares}
@@ -181,7 +185,8 @@ class MaskedWordPredictor(TextModel):
         }
 
     def _targets(self, batch):
-        return batch["masked_lm_ids"]
+        size = self.model.config.vocab_size
+        return targets_of(self.loss, batch["masked_lm_ids"], size)
 
     def _outputs_of_task(self, y_pred):
         return {"masked_lm_logits": y_pred}

@@ -2,7 +2,7 @@
 
 import abc
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -15,19 +15,21 @@ from bert_tf.data.schema import INPUTS
 from bert_tf.errors import InputError
 from bert_tf.pretrained import warn_if_random
 from bert_tf.tasks.examples import Example
-from bert_tf.tasks.task import FineTuningTask
+from bert_tf.tasks.task import FineTuningTask, Rows, as_numpy
 from bert_tf.text_models.batches import for_evaluation, stacked
 from bert_tf.text_models.inputs import (
     Part,
     as_columns,
-    first_steps,
+    equally_long,
     is_dataset,
-    is_empty,
     is_single,
+    parts_of,
     plain,
     require_as_many_labels,
+    require_data,
     require_present,
-    rows_to_predict,
+    rows_of,
+    whole,
 )
 from bert_tf.text_models.progress import Progress
 from bert_tf.trainable_model import TrainableModel
@@ -38,6 +40,9 @@ TEXTS_AT_A_TIME = 10_000
 
 class PredictingTextModel(TrainableModel, abc.ABC):
     """What `TextModel` adds to Keras's `predict`, for all kinds of models."""
+
+    # Whether two strings of a data set are a pair.
+    is_pair = False
 
     def __init__(self, **kwargs: Any):
         super().__init__(**kwargs)
@@ -82,14 +87,14 @@ class PredictingTextModel(TrainableModel, abc.ABC):
         ]
 
     def _answers(self, x: Any, batch_size: int, progress: Progress) -> Any:
-        """Returns the answers for several texts, each of which has one row."""
+        """Returns the answers for several texts."""
         task, examples = self.make_task(), self.examples(x, None)
-
-        def decode(batch: Mapping, outputs: Mapping) -> dict[str, Any]:
-            return task.decode(task.row_outputs(batch, outputs))
-
         features = task.encoding.features(examples)
-        decoded = self._results(features, batch_size, decode, progress)
+        outputs = self._results(
+            features, batch_size, task.row_outputs, progress
+        )
+        rows = Rows(features.arrays["example_index"], len(examples))
+        decoded = as_numpy(task.decode(task.join(outputs, rows)))
         return task.answers(decoded, examples)
 
     def _joined(self, parts: Sequence[Any]) -> Any:
@@ -99,9 +104,6 @@ class PredictingTextModel(TrainableModel, abc.ABC):
     def _is_single(self, x: Any) -> bool:
         """Returns whether `x` is one text and not several."""
         return is_single(x)
-
-    def _takes_pairs(self) -> bool:
-        return False
 
     # Keras's method, and what other methods share.
 
@@ -116,15 +118,15 @@ class PredictingTextModel(TrainableModel, abc.ABC):
         """Returns the answer for each text; the class describes answers.
 
         Args:
-          x: Texts, or a single one; or a `tf.data.Dataset` or a generator of
-            texts, which are read in parts. The labels of a data set are
-            ignored.
+          x: Texts, or a single one; or a `tf.data.Dataset` or a
+            `keras.utils.PyDataset` of texts, which is read in parts. Its labels
+            are ignored.
           batch_size: Batch size for texts of `max_seq_length`; batches of
             shorter texts are larger.
           verbose: Whether to show a progress bar, as in Keras; "auto" shows it
             if there are more than 8 batches.
           steps: Answers only the first `steps * batch_size` texts, or the first
-            `steps` batches of a data set or generator of batches.
+            `steps` batches of a data set of batches.
           callbacks: A callback of Keras, or a list of them.
         """
         return self._predicted(
@@ -142,23 +144,21 @@ class PredictingTextModel(TrainableModel, abc.ABC):
     ) -> Any:
         """Calls `answers` with texts, the batch size and the progress."""
         positive_integer("batch_size", batch_size)
-        if steps is not None:
-            positive_integer("steps", steps)
-        is_stream = is_dataset(x) or isinstance(x, Iterator)
+        require_data(Part(x), "steps", steps)
+        is_stream = is_dataset(x)
         progress = Progress(self, "predict", callbacks, verbose, not is_stream)
         if self._is_single(x):
             predicted = answers(x, batch_size, progress)
         elif is_stream:
-            rows = rows_to_predict(x, self._takes_pairs(), batch_size, steps)
-            parts = iter(lambda: [*itertools.islice(rows, TEXTS_AT_A_TIME)], [])
+            rows = rows_of(x, False, batch_size, steps, self.is_pair)
+            parts = parts_of(rows, TEXTS_AT_A_TIME)
             predicted = self._joined(
-                [answers(part, batch_size, progress) for part in parts]
+                [answers(part.x, batch_size, progress) for part in parts]
             )
-        elif is_empty(x):
+        elif not equally_long(Part(x))[1]:
             return self._joined([])
         else:
-            if steps is not None:
-                x = first_steps(Part(x, None, None), batch_size, steps).x
+            x = whole(Part(x), False, batch_size, steps).x
             predicted = answers(x, batch_size, progress)
         progress.end()
         return predicted[0] if self._is_single(x) else predicted
@@ -238,7 +238,7 @@ class PredictingTextModel(TrainableModel, abc.ABC):
         predictions = self._results(
             features, batch_size, task.predictions, progress
         )
-        scores = task.score(predictions, *examples)
+        scores = task.score(task.of_examples(predictions), *examples)
         return {n.removeprefix("eval_"): score for n, score in scores.items()}
 
     def _call(self, batch: Mapping[str, np.ndarray]) -> Any:

@@ -107,18 +107,23 @@ Evaluate = Callable[[keras.callbacks.CallbackList], dict[str, Any]]
 
 
 class Epochs(keras.callbacks.Callback):
-    """Chooses the batches of each epoch, and releases unused memory once."""
+    """Starts and ends epochs of data sets, and releases unused memory once."""
 
     # Keras need not wait for the loss of each step.
     async_safe = True
 
-    def __init__(self, batches: StepArguments):
+    def __init__(self, batches: StepArguments, data: Any):
         super().__init__()
         self._batches = batches
+        self._data = data
         self._is_released = False
 
     def on_epoch_begin(self, epoch, logs=None):
         self._batches.set_epoch(epoch)
+
+    def on_epoch_end(self, epoch, logs=None):
+        if isinstance(self._data, keras.utils.PyDataset):
+            self._data.on_epoch_end()
 
     def on_train_batch_end(self, batch, logs=None):
         if not self._is_released:

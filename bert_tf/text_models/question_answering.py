@@ -32,6 +32,7 @@ from bert_tf.text_models.inputs import (
     require_present,
     text_of,
 )
+from bert_tf.text_models.label_metrics import targets_of
 from bert_tf.text_models.progress import Progress
 from bert_tf.text_models.text_model import TextModel
 
@@ -73,6 +74,8 @@ class QuestionAnswerer(TextModel):
     """
 
     model_class = BertSpanLabeler
+    task_class = SpanTask
+    is_pair = True
     _recorded: ClassVar[Mapping[str, str]] = {
         **TextModel._recorded,
         "doc_stride": "doc_stride",
@@ -123,9 +126,6 @@ class QuestionAnswerer(TextModel):
     ) -> list[dict[str, Any]]:
         answered = self._answered(_questions(x, None), batch_size, progress)
         return [self._answer(*answer) for answer in answered]
-
-    def _takes_pairs(self):
-        return True
 
     def _has_one_row(self):
         return False
@@ -187,9 +187,14 @@ class QuestionAnswerer(TextModel):
         )
 
     def _targets(self, batch):
+        length = batch["input_ids"].shape[1]
+        losses = self.loss
+        if not isinstance(losses, Mapping):
+            losses = dict.fromkeys(_OUTPUTS, losses)
+        places = batch["start_positions"], batch["end_positions"]
         return {
-            "start_logits": batch["start_positions"],
-            "end_logits": batch["end_positions"],
+            name: targets_of(losses[name], labels, length)
+            for name, labels in zip(_OUTPUTS, places, strict=True)
         }
 
     def _outputs_of_task(self, y_pred):

@@ -11,6 +11,7 @@ from typing import Any
 
 import keras
 import numpy as np
+from absl import logging
 from keras import ops
 
 from bert_tf.data.batching import Features
@@ -80,6 +81,16 @@ def list_features(
     ]
     features = list_encoding(encoding, len(lists[0]) - 1).features(examples)
     is_padding = np.equal(np.array(lists, object)[:, 1:], None)
+    ids = features.arrays["input_ids"]
+    is_tied = (ids == ids[:, :1]).all(axis=-1) & ~is_padding
+    is_tied[:, 0] = False
+    if is_tied.any():
+        logging.warning(
+            "Example %d: a negative document equals the positive one. Such "
+            "documents are ignored.",
+            is_tied.any(axis=1).argmax(),
+        )
+    is_padding |= is_tied
     # Keep [CLS]: the vectors of a text without tokens might be NaN.
     features.arrays["input_mask"][..., 1:][is_padding] = 0
     targets = np.zeros(is_padding.shape, np.float32)

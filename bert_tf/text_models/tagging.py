@@ -37,8 +37,8 @@ class TokenTagger(TextModel):
         #  'ends': [3, 12, 18, 20], 'probabilities': [0.9, 0.9, 1.0, 1.0]}
 
     A text is a string, whose words are separated by white space, or a list of
-    words. Its tags are names, or numbers counted from 0. A text that is longer
-    than `max_seq_length` is split between words.
+    words. Its tags are names, or their positions, see `TextClassifier`. A text
+    that is longer than `max_seq_length` is split between words.
 
     Args:
       model: A `BertTokenClassifier`.
@@ -50,6 +50,7 @@ class TokenTagger(TextModel):
     """
 
     model_class = BertTokenClassifier
+    task_class = TaggingTask
 
     def __init__(
         self,
@@ -160,9 +161,6 @@ class TokenTagger(TextModel):
 
     def _encoding(self) -> TaggingEncoding:
         return self.make_encoding(TaggingEncoding, labels=self.labels)
-
-    def _facts(self):
-        return {**super()._facts(), "labels": self.labels}
 
     def _served(self):
         from bert_tf.serving.tagging import ServedTagger

@@ -14,6 +14,7 @@ from bert_tf.errors import InputError, shortened, wrong_value
 from bert_tf.feature_model import FeatureModel
 from bert_tf.interop import adapters
 from bert_tf.pretrained import (
+    make_model,
     options_of,
     require_options,
     save,
@@ -21,6 +22,7 @@ from bert_tf.pretrained import (
     warn_if_random,
 )
 from bert_tf.tasks.encoding import Encoding, TextEncoding
+from bert_tf.tasks.task import FineTuningTask
 from bert_tf.text_models.training import TrainableTextModel
 from bert_tf.tokenization.vocabulary_file import load_vocab, require_fit
 from bert_tf.tokenization.wordpiece import FullTokenizer
@@ -53,8 +55,9 @@ class TextModel(TrainableTextModel):
       max_seq_length: The argument.
     """
 
-    # The class of `model`.
+    # The classes of `model` and of its task.
     model_class: ClassVar[type[FeatureModel]]
+    task_class: ClassVar[type[FineTuningTask]]
     # The arguments of the constructor that checkpoints record, with their names
     # in `Pretrained`. All arguments are attributes.
     _recorded: ClassVar[Mapping[str, str]] = {
@@ -80,14 +83,6 @@ class TextModel(TrainableTextModel):
         super().__init__(dtype=model.dtype_policy, **kwargs)
         # Token ids must not be cast to the compute dtype.
         self.autocast = False
-        most = model.config.max_position_embeddings
-        max_seq_length = positive_integer("max_seq_length", max_seq_length)
-        if not 3 <= max_seq_length <= most:
-            raise wrong_value(
-                "max_seq_length",
-                f"from 3 to {most}, the model's max_position_embeddings",
-                max_seq_length,
-            )
         if len(tokenizer.vocabulary) > model.config.vocab_size:
             raise InputError(
                 f"The tokenizer has {len(tokenizer.vocabulary)} tokens, more "
@@ -101,10 +96,12 @@ class TextModel(TrainableTextModel):
             )
         self.model = model
         self.tokenizer = tokenizer
-        self.max_seq_length = max_seq_length
+        self.max_seq_length = positive_integer("max_seq_length", max_seq_length)
+        # Checks the length.
+        self.make_encoding(TextEncoding)
         if not model.built:
-            # `summary` shows the shapes that it is built with.
-            model.build((None,) * model.input_rank)
+            # Keras keeps these shapes, for `summary` and exports.
+            model.build(model.feature_shapes(None))
         self.built = True
 
     @classmethod
@@ -127,7 +124,8 @@ class TextModel(TrainableTextModel):
         names = ours | options_of(cls.model_class)
         require_options(cls.__name__, options, names - {"model", "tokenizer"})
         own = {name: options.pop(name) for name in ours & options.keys()}
-        model = cls.model_class.from_pretrained(path, **options)
+        kind = cls.task_class.kind
+        model = make_model(cls.model_class, path, kind=kind, **options)
         pretrained = model.checkpoint
         arguments = tokenizer_arguments(pretrained)
         where = f"the vocabulary of {pretrained.path}"
@@ -153,7 +151,8 @@ class TextModel(TrainableTextModel):
         if not isinstance(inputs, Mapping):
             raise InputError(
                 f"{self.name} takes a dict of features, such as input_ids; got "
-                f"{shortened(inputs)}. For texts, call predict."
+                f"{shortened(inputs)}. For texts, call fit, evaluate or "
+                "predict."
             )
         return super().__call__(inputs, *args, **kwargs)
 
@@ -165,9 +164,10 @@ class TextModel(TrainableTextModel):
 
     def _facts(self) -> dict[str, Any]:
         """Returns what a saved checkpoint records besides the weights."""
-        return {
+        recorded = {
             fact: getattr(self, name) for name, fact in self._recorded.items()
         }
+        return {**self.make_task().facts(), **recorded}
 
     def call(self, inputs, training=False):
         """Maps features, int32 [B, S], to logits; used by `fit`."""
@@ -213,6 +213,13 @@ class TextModel(TrainableTextModel):
           **fields: The fields that the class adds.
         """
         tokenizer = self.tokenizer
+        most = self.model.config.max_position_embeddings
+        if not 3 <= self.max_seq_length <= most:
+            raise wrong_value(
+                "max_seq_length",
+                f"from 3 to {most}, the model's max_position_embeddings",
+                self.max_seq_length,
+            )
         return kind(
             tokenizer.vocabulary,
             tokenizer.do_lower_case,
@@ -262,7 +269,7 @@ class TextModel(TrainableTextModel):
     def _lora_facts(self) -> dict[str, Any]:
         facts = self._facts()
         names = ("labels", "problem_type")
-        return {name: facts[name] for name in names if name in facts}
+        return {n: facts[n] for n in names if facts[n] is not None}
 
     def save_pretrained(
         self, folder: str | os.PathLike[str], format: str = "huggingface"
@@ -299,8 +306,9 @@ class TextModel(TrainableTextModel):
             )
         if any(layer.quantization_mode for _, layer in dense_layers(self)):
             raise InputError(
-                f"{self.name} is quantized. Call export before quantize, or "
-                "export its attribute model, which takes token ids."
+                f"{self.name} is quantized. Call export before quantize; for "
+                "an int8 model, convert the export by convert_saved_model.py "
+                "--format=onnx --int8."
             )
         warn_if_random(self.model)
         # Needs TensorFlow Text.

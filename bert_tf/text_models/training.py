@@ -26,6 +26,7 @@ from bert_tf.text_models.batches import (
     Stream,
     for_evaluation,
     for_training,
+    num_replicas,
     require_count,
     weigh,
 )
@@ -34,14 +35,16 @@ from bert_tf.text_models.inputs import (
     Part,
     class_weights,
     count_texts,
-    first_steps,
     hold_out,
     is_dataset,
     parts_of,
+    require_data,
+    rows_of,
     sample_weights,
-    split_dataset,
+    whole,
     x_y_weights,
 )
+from bert_tf.text_models.label_metrics import targets_of
 from bert_tf.text_models.prediction import (
     TEXTS_AT_A_TIME,
     PredictingTextModel,
@@ -89,9 +92,13 @@ class TrainableTextModel(PredictingTextModel):
         """Returns the features of texts `x`, with labels unless `y` is None."""
         return self.make_task().encoding.features(self.examples(x, y))
 
+    def _check_training(self, features: Features, batch_size: int) -> None:
+        """Raises InputError if training on the features changes nothing."""
+
     def _targets(self, batch: Mapping[str, np.ndarray]) -> Any:
         """Returns what Keras's own losses and metrics compare with `call`."""
-        return batch["label_ids"]
+        num_classes = len(self._class_names())
+        return targets_of(self.loss, batch["label_ids"], num_classes)
 
     def _drawn(
         self, batch: Mapping[str, np.ndarray], is_training: bool
@@ -229,9 +236,10 @@ class TrainableTextModel(PredictingTextModel):
         """Trains the model, like Keras's `fit`.
 
         Args:
-          x: The texts, see the class; or a `tf.data.Dataset` of texts and
-            labels, and perhaps weights. It may be larger than the memory: its
-            texts are read, shuffled and tokenized in parts.
+          x: The texts, see the class; or a `tf.data.Dataset` or a
+            `keras.utils.PyDataset` of texts and labels, and perhaps weights. It
+            may be larger than the memory: its texts are read, shuffled and
+            tokenized in parts.
           y: The labels, one for each text.
           batch_size: The number of examples of a step.
           epochs: The number of passes over the data.
@@ -242,18 +250,19 @@ class TrainableTextModel(PredictingTextModel):
             evaluate instead. A data set is then read into memory.
           sample_weight: The weight of each text in the loss, floats [n].
           class_weight: The weights of labels in the loss, by name or number;
-            other labels have weight 1. The mean weight of a batch becomes 1,
-            as in the scripts. "balanced": each label counts equally,
-            n / (labels * count), as in scikit-learn.
+            other labels have weight 1. As in Keras, the loss of a batch is
+            the sum of weight times loss, divided by the number of its texts or
+            words. "balanced": each label counts equally, n / (labels *
+            count), as in scikit-learn.
           initial_epoch: The epoch to resume from, counted from 0. The default
             optimizer then keeps its state. A model loaded from a `.keras` file
             draws different dropout masks than an uninterrupted run, because the
             file does not contain the state of seed generators.
           callbacks: A callback of Keras, or a list of them.
           seed: Determines the order of the examples.
-          steps_per_epoch: For a `tf.data.Dataset`: the number of steps of an
-            epoch, which continues where the last one ended. By default the
-            steps are counted, and each epoch has every text once.
+          steps_per_epoch: The number of steps of an epoch of a data set, which
+            continues where the last one ended. By default the steps are
+            counted, and each epoch has every text once.
           teacher: A trained model of the same class, labels and tokens, or the
             path of its checkpoint: the model also learns from the teacher's
             outputs. Texts of a `TextClassifier` may then have no label: None
@@ -282,8 +291,10 @@ class TrainableTextModel(PredictingTextModel):
         if not self.compiled:
             self.compile()
         with self._learning_from(teacher, distillation_weight, temperature):
+            data = Part(x, y, sample_weight)
+            require_data(data, "steps_per_epoch", steps_per_epoch)
             data, held_out = self._divided(
-                Part(x, y, sample_weight), validation_data, validation_split
+                data, validation_data, validation_split, options
             )
             batches = self._training_data(
                 data, batch_size, epochs, seed, class_weight, steps_per_epoch
@@ -301,11 +312,7 @@ class TrainableTextModel(PredictingTextModel):
                 epochs=epochs,
                 initial_epoch=initial_epoch,
                 callbacks=self._all_callbacks(
-                    callbacks,
-                    validation,
-                    batches,
-                    verbose=verbose,
-                    epochs=epochs,
+                    callbacks, validation, batches, data.x, verbose, epochs
                 ),
                 verbose=verbose,
                 # The rows are shuffled already.
@@ -314,7 +321,7 @@ class TrainableTextModel(PredictingTextModel):
             )
 
     def _validated(
-        self, held_out: Any, batch_size: int, options: dict[str, Any]
+        self, held_out: Part | None, batch_size: int, options: dict[str, Any]
     ) -> tuple[Validation | None, dict[str, Any]]:
         """Returns the validation of `fit`, and its other options."""
         others = dict(options)
@@ -322,12 +329,10 @@ class TrainableTextModel(PredictingTextModel):
         size = batch_size if size is None else size
         steps = others.pop("validation_steps", None)
         frequency = others.pop("validation_freq", 1)
-        if not held_out:
+        if held_out is None:
             return None, others
         positive_integer("validation_batch_size", size)
-        if steps is not None:
-            positive_integer("validation_steps", steps)
-            held_out = first_steps(held_out, size, steps)
+        held_out = whole(held_out, self._needs_labels, size, steps)
         return Validation(self._validation(held_out, size), frequency), others
 
     def _all_callbacks(
@@ -335,7 +340,9 @@ class TrainableTextModel(PredictingTextModel):
         callbacks: Any,
         validation: Validation | None,
         batches: StepArguments,
-        **parameters: Any,
+        data: Any,
+        verbose: Any,
+        epochs: int,
     ) -> keras.callbacks.CallbackList:
         """Returns the callbacks of `fit`, with Keras's own callbacks."""
         # The validation is first, so that other callbacks see its scores.
@@ -343,13 +350,14 @@ class TrainableTextModel(PredictingTextModel):
             [
                 *([validation] if validation else []),
                 *keras.tree.flatten(callbacks_of(callbacks or [])),
-                Epochs(batches),
+                Epochs(batches, data),
             ],
             add_history=True,
-            add_progbar=parameters["verbose"] != 0,
-            model=self,
+            add_progbar=verbose != 0,
+            verbose=verbose,
+            epochs=epochs,
             steps=len(batches),
-            **parameters,
+            model=self,
         )
         if validation:
             validation.callbacks = all_callbacks
@@ -375,23 +383,26 @@ class TrainableTextModel(PredictingTextModel):
             self._teacher = None
 
     def _divided(
-        self, data: Part, validation_data: Any, share: float
-    ) -> tuple[Part, Any]:
+        self, data: Part, validation_data: Any, share: float, options: Any
+    ) -> tuple[Part, Part | None]:
         """Returns the training data, and the validation data or None."""
         if validation_data is not None:
-            parts = x_y_weights(validation_data)
-            has_y = parts[1] is not None or is_dataset(parts[0])
+            held_out = x_y_weights(validation_data)
+            steps = options.get("validation_steps")
+            require_data(held_out, "validation_steps", steps)
+            has_y = held_out.y is not None or is_dataset(held_out.x)
             if self._needs_labels and not has_y:
                 raise wrong_value(
                     "validation_data",
                     "a tuple (x, y) or (x, y, sample_weight)",
                     validation_data,
                 )
-            return data, split_dataset(*parts, self._needs_labels)
+            return data, held_out
         if not share:
             return data, None
-        data = split_dataset(*data, self._needs_labels)
-        return hold_out(*data, share)
+        # An endless data set has no last part.
+        require_data(data, "validation_data", None)
+        return hold_out(whole(data, self._needs_labels), share)
 
     def _training_data(
         self,
@@ -412,18 +423,18 @@ class TrainableTextModel(PredictingTextModel):
             )
         if steps_per_epoch is not None:
             raise InputError(
-                "steps_per_epoch is for a tf.data.Dataset. Leave it out: an "
-                "epoch has every text once."
+                "steps_per_epoch is for a data set. Leave it out: an epoch has "
+                "every text once."
             )
-        data = split_dataset(*data, self._needs_labels)
+        data = whole(data, self._needs_labels)
         features = self._with_teacher(self._weighted_features(*data))
         if isinstance(class_weight, str) and class_weight == "balanced":
-            count = len(self._class_names())
-            numbers = self._label_ids(features) if count else np.zeros(1, int)
-            class_weight = dict(
-                enumerate(balanced_class_weights(numbers, count))
-            )
+            names = self._class_names()
+            numbers = self._label_ids(features) if names else np.zeros(1, int)
+            balanced = balanced_class_weights(numbers, len(names))
+            class_weight = dict(zip(names, balanced, strict=False))
         arguments = self._training_arguments(class_weight)
+        self._check_training(features, batch_size)
         return for_training(features, batch_size, epochs, seed, arguments)
 
     def _stream(
@@ -437,21 +448,24 @@ class TrainableTextModel(PredictingTextModel):
         """Returns the steps of a data set that is not read into memory."""
         if isinstance(class_weight, str):
             raise InputError(
-                f"class_weight={class_weight!r} needs all labels. With a "
-                "tf.data.Dataset, pass the weight of each label."
+                f"class_weight={class_weight!r} needs all labels. With a data "
+                "set, pass the weight of each label."
             )
         # Whole batches, except in the last part.
         size = -(-TEXTS_AT_A_TIME // batch_size) * batch_size
 
         def encoded() -> Iterator[Features]:
-            texts = parts_of(*data, self._needs_labels, size)
+            texts = parts_of(rows_of(data.x, self._needs_labels), size)
             return (self._weighted_features(*part) for part in texts)
 
         def parts() -> Iterator[Features]:
-            return map(self._with_teacher, encoded())
+            for number, features in enumerate(encoded()):
+                if number == 0:
+                    self._check_training(features, batch_size)
+                yield self._with_teacher(features)
 
         if steps_per_epoch is not None:
-            num_steps = positive_integer("steps_per_epoch", steps_per_epoch)
+            num_steps = steps_per_epoch
         elif self._has_one_row():
             num_steps = -(-count_texts(data.x) // batch_size)
         else:
@@ -596,7 +610,8 @@ class TrainableTextModel(PredictingTextModel):
             it, all models return the loss and metrics.
           verbose: Whether to show a progress bar, as in Keras; "auto" shows it
             if there are more than 8 batches.
-          steps: Evaluates only the first `steps * batch_size` texts.
+          steps: Evaluates only the first `steps * batch_size` texts, or the
+            first `steps` batches of a data set of batches.
           callbacks: A callback of Keras, or a list of them.
           return_dict: Whether to return a dict; otherwise a list.
           **options: Not used: any other argument is an error.
@@ -610,9 +625,10 @@ class TrainableTextModel(PredictingTextModel):
         if not self.compiled:
             self.compile()
         warn_if_random(self.model)
-        data = split_dataset(x, y, sample_weight, self._needs_labels)
-        if steps is not None:
-            data = first_steps(data, batch_size, steps)
+        data = Part(x, y, sample_weight)
+        require_data(data, "steps", steps)
+        positive_integer("batch_size", batch_size)
+        data = whole(data, self._needs_labels, batch_size, steps)
         callbacks = callbacks_of(callbacks or [])
         options = {"verbose": verbose, "callbacks": callbacks}
         scores = self._evaluated(data, batch_size, options)
@@ -685,12 +701,3 @@ class TrainableTextModel(PredictingTextModel):
         self.compile(**keras.saving.deserialize_keras_object(dict(config)))
         self.optimizer.build(self.trainable_variables)
         self._optimized_variables = [*map(id, self.trainable_variables)]
-
-
-def num_replicas() -> int:
-    """Returns the number of devices that the current scope computes on."""
-    if keras.backend.backend() != "tensorflow":
-        return 1
-    import tensorflow as tf
-
-    return tf.distribute.get_strategy().num_replicas_in_sync

@@ -1,6 +1,5 @@
 """Vocabulary files: one token per line."""
 
-import codecs
 import os
 from collections.abc import Iterable, Sequence
 
@@ -90,17 +89,7 @@ def read_tokens(path: str) -> list[str]:
     Raises:
       InputError: If the file cannot be read or is not UTF-8.
     """
-    with files.open_read(path) as file:
-        content = file.read().removeprefix(codecs.BOM_UTF8)
-    try:
-        tokens = [line.strip() for line in content.decode().split("\n")]
-    except UnicodeDecodeError as error:
-        byte, before = content[error.start], content[: error.start]
-        raise in_file(
-            path,
-            f"byte 0x{byte:02x} is not UTF-8. Convert the file to UTF-8.",
-            before.count(b"\n") + 1,
-        ) from None
+    tokens = [line.strip() for line in files.read_text(path).split("\n")]
     while tokens and not tokens[-1]:
         tokens.pop()
     return tokens

@@ -21,6 +21,7 @@ from absl import logging
 
 from bert_tf import files
 from bert_tf.errors import InputError, in_file, listed, reason
+from bert_tf.training.weights import require_finite
 
 INDEX = ".index"
 DATA = ".data-00000-of-00001"
@@ -188,9 +189,11 @@ class Reader:
 
     def __getitem__(self, name: str) -> np.ndarray:
         try:
-            return self._reader.get_tensor(name)
+            value = self._reader.get_tensor(name)
         except _UNREADABLE as error:
             raise self._unreadable(error) from error
+        require_finite(value, name, self.path)
+        return value
 
     def _unreadable(self, error: Exception) -> InputError:
         return InputError(

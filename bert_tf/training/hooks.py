@@ -27,6 +27,7 @@ from bert_tf.training.results import (
     Metric,
     comparable_score,
 )
+from bert_tf.training.weights import are_finite
 
 # The evaluation hook writes these into the output directory.
 HISTORY = "evaluations.jsonl"
@@ -144,7 +145,7 @@ class LossScaleLog(Hook):
 def require_finite_tensors(step: int, tensors: Mapping[str, Any]) -> None:
     """Raises NonFiniteError if a tensor of a checkpoint is not finite."""
     for name, values in tensors.items():
-        if not np.isfinite(values).all():
+        if not are_finite(values):
             raise NonFiniteError(
                 f"step {step}: {name} is not finite and was not saved. Lower "
                 "`learning_rate`."

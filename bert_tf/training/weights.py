@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from bert_tf.errors import InputError, listed
+from bert_tf.errors import InputError, in_file, listed
 
 # Tensors of a training checkpoint that are not weights.
 BOOKKEEPING = re.compile(r"^(global_step|training_state/.*|.*/adam_[mv])$")
@@ -167,6 +167,30 @@ def require_shape(
         raise InputError(
             f"Checkpoint {weights.path} does not fit the configuration: "
             f"expected {name} of shape {ours}, found {theirs}. {remedy}"
+        )
+
+
+def are_finite(value: np.ndarray) -> bool:
+    """Returns whether numbers can be weights; True for other types.
+
+    The squares of floats must have a finite sum in float32. One pass finds NaN,
+    infinities and numbers such as 3e38, which overflow in any product.
+    """
+    value = np.asarray(value)
+    if value.dtype.kind not in "fV":  # bfloat16 has the kind V.
+        return True
+    with np.errstate(over="ignore", invalid="ignore"):
+        numbers = value.astype(np.float32, copy=False).ravel("K")
+        return bool(np.isfinite(np.vdot(numbers, numbers)))
+
+
+def require_finite(value: np.ndarray, name: str, path: str) -> None:
+    """Raises InputError unless `are_finite` holds for weights in a file."""
+    if not are_finite(value):
+        raise in_file(
+            path,
+            f"{name} has numbers that are NaN, infinite or too large to "
+            "compute with. Use an earlier checkpoint, or download it again.",
         )
 
 

@@ -10,6 +10,7 @@ TensorFlow Text, not bert_tf.
 """
 
 import os
+import re
 
 import numpy as np
 import tensorflow as tf
@@ -61,7 +62,19 @@ class TritonPythonModel:
         _, self.inputs = self.signature.structured_input_signature
 
     def execute(self, requests):
-        """Answers all waiting requests with one call of the model."""
+        """Answers all waiting requests, if possible with one call."""
+        try:
+            return self.answers(requests)
+        except tf.errors.InvalidArgumentError as error:
+            if len(requests) > 1:
+                # The others are answered.
+                return [self.execute([request])[0] for request in requests]
+            found = re.search(r"assertion failed: \[(.*)\]", error.message)
+            message = found[1] if found else error.message
+            return [triton.InferenceResponse([], triton.TritonError(message))]
+
+    def answers(self, requests):
+        """Answers all requests with one call of the model."""
         columns = {
             name: [
                 triton.get_input_tensor_by_name(request, name).as_numpy()
@@ -72,8 +85,11 @@ class TritonPythonModel:
         sizes = [len(rows) for rows in next(iter(columns.values()))]
         outputs = self.signature(
             **{
-                name: tf.constant(np.concatenate(rows)[:, 0])
-                for name, rows in columns.items()
+                # An input of one text, [rows, 1], becomes [rows].
+                name: tf.reshape(
+                    np.concatenate(columns[name]), [-1, *spec.shape[1:]]
+                )
+                for name, spec in self.inputs.items()
             }
         )
         # Triton's outputs have at least two axes: [b] becomes [b, 1].

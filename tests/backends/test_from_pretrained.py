@@ -12,6 +12,7 @@ import bert_tf
 from bert_tf import files
 from bert_tf.interop import huggingface
 from bert_tf.interop.huggingface_names import HEADS
+from bert_tf.pretrained import open_pretrained
 from bert_tf.variables import checkpoint_variables
 from tests.interop.small_models import (
     CONFIG,
@@ -159,8 +160,8 @@ def test_labels_decide_whether_the_head_is_kept(folders):
         load(labels=[])
     with refused("labels must be different"):
         load(labels=["a", "a"])
-    for labels in ([1, 2], "ab", {"a": 0}, {"a", "b"}):
-        with refused("labels must be a list of names"):
+    for labels in ([1, 2], "ab", {"a": 0}, {"a", "b"}, ["", "b"]):
+        with refused("labels must be a list of non-empty names"):
             load(labels=labels)
     with refused("no option 'labls'. Did you mean 'labels'"):
         load(labls=["a", "b"])
@@ -193,6 +194,42 @@ def test_saved_and_loaded(folders, tmp_path, head, format):
     assert f"bert_tf.{CLASSES[head].__name__}.from_pretrained" in card
     # transformers cannot load a TF1 checkpoint.
     assert ("transformers" in card) == (format == "huggingface")
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "options", "written"),
+    [
+        ("masked_lm", "pretraining", {}, "masked_lm"),
+        ("span", "pretraining", {}, "encoder"),
+        ("span", "encoder", {"add_pooling_layer": True}, "encoder"),
+        ("encoder", "classifier", {"labels": ["x", "y"]}, "encoder"),
+        ("encoder", "choice", {}, "encoder"),
+        ("masked_lm", "token", {"num_labels": 2}, "encoder"),
+        ("encoder", "span", {}, "encoder"),
+    ],
+)
+def test_random_parts_are_not_saved(
+    folders, tmp_path, caplog, theirs, ours, options, written
+):
+    """They are random for the next program, too, until they are trained."""
+    load = CLASSES[ours].from_pretrained
+    model = load(folders / theirs, **options)
+    names, _ = model.random_variables
+    caplog.clear()
+    model.save_pretrained(tmp_path / "untrained")
+    assert "is random, since the checkpoint lacks it" in caplog.text
+    assert open_pretrained(tmp_path / "untrained").head == written
+    model.save(tmp_path / "untrained.keras")
+    for name in ("untrained", "untrained.keras"):
+        again = load(tmp_path / name, **options)
+        assert again.random_variables[0] == names
+        assert_filled(again, theirs)
+    variable = checkpoint_variables(model)[names[-1]]
+    variable.assign(ops.ones_like(variable))
+    model.save_pretrained(tmp_path / "trained")
+    again = load(tmp_path / "trained", **options)
+    unused = (again.random_variables or ((),))[0]
+    assert all(re.match(UNUSED, name) for name in unused)
 
 
 def test_a_model_from_scratch_is_saved_with_a_tokenizer(tmp_path):

@@ -292,7 +292,7 @@ def scaled(*scale):
         (changed(layers=[]), "layers must be an object"),
         (changed(layers={"pooler/dense": [3, 7]}), "'pooler/dense', which is"),
         (changed(layers={"x": [3, 7]}), "'x', which is not a layer of"),
-        (changed(layers={}), "has the shape .* no such weight"),
+        (changed(layers={}), "there are no LoRA adapters in it"),
         (changed(facts=7), "facts must be an object; got 7"),
         (changed(other_weights=7), "other_weights must be a string"),
         (scaled(10**9, 7), "has the shape"),
@@ -300,6 +300,7 @@ def scaled(*scale):
         (scaled(3, np.nan), "must be a positive rank and a positive lora_al"),
         (scaled(3, 0), "must be a positive rank and a positive lora_alpha"),
         (scaled(3, 10**400), "must be a positive rank and a positive lora_al"),
+        (scaled(3, 1e300), "must be a positive rank and a positive lora_al"),
         (scaled(3), "must be a positive rank and a positive lora_alpha"),
     ],
 )
@@ -410,6 +411,7 @@ def test_adapters_of_peft(peft_folder, use_rslora, name, caplog):
         ({"r": 10**9}, "has the shape"),
         ({"r": "3"}, "r must be a positive integer; got '3'"),
         ({"lora_alpha": np.nan}, "lora_alpha must be a positive number"),
+        ({"lora_alpha": 1e300}, "lora_alpha must be a positive number"),
     ],
 )
 def test_other_adapters_of_peft_are_refused(
@@ -419,6 +421,55 @@ def test_other_adapters_of_peft_are_refused(
     with pytest.raises(InputError, match=message):
         plain.load_lora_weights(folder)
     assert not plain.adapters()
+
+
+def test_files_of_peft_without_adapters_are_refused(
+    peft_folder, default_adapters, plain
+):
+    folder = peft_folder(default_adapters)
+    path = folder / "adapter_model.safetensors"
+    safetensors.numpy.save_file({}, path, {"format": "pt"})
+    with pytest.raises(InputError, match="there are no LoRA adapters in it"):
+        plain.load_lora_weights(folder)
+    assert not plain.adapters()
+    path.unlink()
+    path = folder / "adapter_model.bin"
+    path.write_bytes(b"PK")
+    for name in (folder, path):
+        with pytest.raises(InputError, match=r"adapter_model\.bin is a pickle"):
+            plain.load_lora_weights(name)
+
+
+@pytest.mark.parametrize("model_class", [BertClassifier, BertPretrainer])
+def test_word_embeddings_trained_with_adapters_of_peft(
+    peft_folder, model_class
+):
+    """In PEFT the output matrix of masked words keeps the old values."""
+    expected = adapted(model_class, lora_alpha=7)
+    table = checkpoint_variables(expected)["bert/embeddings/word_embeddings"]
+    expected.bert.embeddings.trainable = True
+    table.assign(table + 1)
+    folder = peft_folder(expected, modules_to_save=["word_embeddings"])
+    model = small_bert.make(model_class)
+    if model_class is BertPretrainer:
+        with pytest.raises(InputError, match="output matrix of masked words"):
+            model.load_lora_weights(folder)
+        return
+    model.load_lora_weights(folder)
+    assert_close(outputs(model), outputs(expected), 1e-5)
+
+
+def test_adapters_that_are_not_finite_change_nothing(
+    peft_folder, plain, tmp_path
+):
+    model = adapted()
+    variable = checkpoint_variables(model)["output_bias"]
+    variable.assign(np.full(LABELS, np.nan))
+    model.save_lora_weights(tmp_path / "lora.safetensors")
+    for path in (tmp_path / "lora.safetensors", peft_folder(model)):
+        with pytest.raises(InputError, match="has numbers that are NaN"):
+            plain.load_lora_weights(path)
+        assert not plain.adapters()
 
 
 def test_adapters_of_peft_are_not_a_model(peft_folder, default_adapters, plain):
@@ -443,7 +494,7 @@ def test_wrong_calls_are_errors(tmp_path):
         model.enable_lora(10**9)
     with pytest.raises(InputError, match="target_layer_names must be a list"):
         model.enable_lora(2, target_layer_names=5)
-    for alpha in (0, -1, "8", np.nan, np.inf, True):
+    for alpha in (0, -1, "8", np.nan, np.inf, 1e300, True):
         with pytest.raises(InputError, match="lora_alpha must be a positive"):
             model.enable_lora(2, lora_alpha=alpha)
     for targets in ("dense", ["query", "q"], []):

@@ -69,6 +69,8 @@ def test_refuses_lstms():
     ("kind", "name"),
     [
         *(("choices", "onnx"), ("tags", "litert"), ("one head", "onnx")),
+        *(("mean vectors", "litert"), ("max vectors", "litert")),
+        ("token vectors", "litert"),
     ],
 )
 def test_converted_models_give_the_same_outputs(kind, name):

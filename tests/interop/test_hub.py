@@ -62,7 +62,9 @@ def repository(tmp_path):
     for name in ("pytorch_model.bin", "tf_model.h5", "README.md", "x.py"):
         (folder / name).write_bytes(b"not for us")
     write_folder(folder / "onnx")
-    write_json(folder, "modules.json", [{"type": "a.Pooling", "path": POOL}])
+    modules = [("a.Transformer", ""), ("a.Pooling", POOL)]
+    entries = [{"type": kind, "path": path} for kind, path in modules]
+    write_json(folder, "modules.json", entries)
     (folder / POOL).mkdir()
     write_json(folder / POOL, "config.json", {"pooling_mode": "cls"})
     write_folder(folder / "2_Dense")

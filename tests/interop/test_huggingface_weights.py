@@ -84,10 +84,11 @@ def test_writes_the_bytes_of_the_safetensors_library(tmp_path):
         "none": np.zeros((0, 4), "float32"),
         "number": np.float32(0.1)[()] * np.ones(()),
     }
-    metadata = {"bert_tf": '{"rank": 4, "of": "\u00e9"}'}
-    huggingface_weights.write(str(path), tensors, metadata)
     contiguous = {n: np.array(x, order="C") for n, x in tensors.items()}
-    assert path.read_bytes() == save(contiguous, metadata)
+    for length in range(8):  # The header's length must be a multiple of 8.
+        metadata = {"bert_tf": f'{{"rank": 4, "of": "\u00e9{"x" * length}"}}'}
+        huggingface_weights.write(str(path), tensors, metadata)
+        assert path.read_bytes() == save(contiguous, metadata)
 
 
 # The upper half of a float32 is a bfloat16.
@@ -102,14 +103,15 @@ UPPER_HALVES = (ALL_BITS.astype("uint32") << 16).view("float32")
     ],
 )
 def test_half_precision_is_exact_in_float32(tmp_path, dtype, expected):
-    found = open_one(tmp_path, ALL_BITS.view(dtype)).read("x")
+    # Weights are not NaN or larger.
+    kept = np.abs(expected) < 2.0**48
+    found = open_one(tmp_path, ALL_BITS.view(dtype)[kept]).read("x")
     assert found.dtype == np.float32
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(found, expected[kept])
 
 
 def test_float64_must_be_exact_in_float32(tmp_path):
-    values = [0.0, -0.0, 1.5, -(2.0**-149), np.inf, np.nan]
-    wide = np.array([*values, np.finfo("float32").max], "float64")
+    wide = np.array([0.0, -0.0, 1.5, -(2.0**-149), 2.0**60])
     found = open_one(tmp_path, wide).read("x")
     assert found.dtype == np.float32
     np.testing.assert_array_equal(found, wide)

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from bert_tf import heads
-from bert_tf.interop import google, keras_files
+from bert_tf.interop import conversion, google, keras_files
+from bert_tf.interop.checkpoint import WRITTEN_FORMATS
 from bert_tf.interop.huggingface_names import HEADS
 from bert_tf.interop.keras_files import ModelWeights, build_model, head_of_class
 from bert_tf.modeling import BertModel
-from bert_tf.pretrained import load_model
+from bert_tf.pretrained import load_model, open_pretrained
 from bert_tf.training import checkpoints
 from tests.interop.small_models import (
     CONFIG,
@@ -110,6 +111,23 @@ def test_reads_a_checkpoint_that_tf1_wrote(shared_data):
     assert read.config.hidden_size == 4
     assert len(read.vocab) == 15
     assert "global_step" in read.weights
+
+
+@pytest.mark.parametrize("to", WRITTEN_FORMATS)
+@pytest.mark.parametrize("bad", [np.nan, -np.inf, 3e38])
+def test_weights_that_are_not_finite_are_refused(tmp_path, to, bad):
+    source = pretrained("classifier")
+    source.weights["output_bias"][2] = bad
+    conversion.write(conversion.plan(source, to), str(tmp_path))
+    message = f"{tmp_path}.*bias has numbers that are NaN, infinite or"
+    with refused(message):
+        heads.BertClassifier.from_pretrained(tmp_path)
+    with refused(message):
+        planned = conversion.plan(open_pretrained(tmp_path), "google")
+        conversion.write(planned, str(tmp_path / "google"))
+    if to == "keras":
+        with refused(message):
+            load_model(tmp_path / "model.keras")
 
 
 # Models and .keras files

@@ -25,6 +25,8 @@ from bert_tf.serving.readme import (
 from bert_tf.serving.served import Served
 from bert_tf.serving.tagging import ServedTagger
 from bert_tf.tasks.conll import TaggingEncoding
+from bert_tf.tasks.embedding import EmbeddingTask
+from bert_tf.tasks.features import choose_layers, vectors
 from bert_tf.tasks.questions import SpanEncoding
 from tests.serving.small_served import (
     CONFIG,
@@ -56,6 +58,21 @@ def _pairs():
     return ServedClassifier(model, ENCODING, LABELS, "single_label", True)
 
 
+def _vectors(pooling):
+    """Vectors as run_embeddings.py exports them."""
+    model = random_weights(BertModel(SMALL))
+    task = EmbeddingTask(SMALL, ENCODING, pooling)
+    return ServedEncoder.of_task(model, task, ENCODING)
+
+
+def _token_vectors():
+    """Vectors as extract_features.py exports them."""
+    model = random_weights(BertModel(SMALL, output_hidden_states=True))
+    choices = choose_layers("-1", SMALL)
+    choose = functools.partial(vectors, choices=choices)
+    return ServedEncoder(model, ENCODING, choose)
+
+
 KINDS = {
     "pairs": _pairs,
     "choices": lambda: ServedMultipleChoice(
@@ -70,6 +87,9 @@ KINDS = {
     "vectors": lambda: ServedEncoder(
         random_weights(BertModel(SMALL)), ENCODING
     ),
+    "mean vectors": lambda: _vectors("mean"),
+    "max vectors": lambda: _vectors("max"),
+    "token vectors": _token_vectors,
     # Converters treat axes of size 1 in a special way.
     "one head": lambda: ServedEncoder(
         random_weights(

@@ -1,5 +1,6 @@
 """Served classes, vectors and words equal the scripts'."""
 
+import dataclasses
 import functools
 import itertools
 
@@ -18,7 +19,7 @@ from bert_tf.serving.classification import (
 )
 from bert_tf.serving.embedding import ServedEncoder
 from bert_tf.serving.masked_words import ServedMaskedLM
-from bert_tf.serving.served import Names
+from bert_tf.serving.served import MAX_TEXT_BYTES, Names
 from bert_tf.serving.windows import BATCH_SIZE, in_batches
 from bert_tf.tasks import classification
 from bert_tf.tasks.classification import THRESHOLD
@@ -287,7 +288,9 @@ def test_chosen_layers_and_pooling(layers, pooling):
 
 @pytest.fixture(scope="module")
 def filling():
-    model = random_weights(BertPretrainer(CONFIG))
+    # A model with more positions than `ENCODING` uses.
+    config = dataclasses.replace(CONFIG, max_position_embeddings=99)
+    model = random_weights(BertPretrainer(config))
     return ServedMaskedLM(model, ENCODING, TOP_K)
 
 
@@ -296,8 +299,7 @@ def assert_words(answers, row, filling, text):
 
     Words that are almost equally likely may change places.
     """
-    tokenizer = ENCODING.tokenizer
-    expected = fill_mask(filling.model, tokenizer, text, len(VOCAB))
+    expected = fill_mask(filling.model, ENCODING, text, len(VOCAB))
     count = len(expected)
     assert answers["num_blanks"][row] == count
     for words, chances, candidates in zip(
@@ -324,24 +326,29 @@ def test_words_are_those_of_the_script(filling):
         b"[MASK] \xf0\x9f\xa4\x97[MASK][MASK]",
         b"the[mask[MASK]!",
         b"[[MASK]]",
-        # Masks beyond the maximum length are ignored.
-        b"[MASK] " + sentence * ((LENGTH - 3) // 4),
-        b"[MASK] " + sentence * 307 + b"[MASK]",
+        b"[MASK] " + sentence * 307,
+        b"[MASK] " * (LENGTH - 2) + sentence,
     ]
     unmasked = [b"[ MASK] cat", b"[MA\xc3SK]", b""]
     answers = answer(filling, {"text": [*texts, *unmasked]})
-    fits = [text_of(text) for text in [*texts[:-1], texts[-2]]]
-    for row, text in enumerate(fits):
-        assert_words(answers, row, filling, text)
+    for row, text in enumerate(texts):
+        assert_words(answers, row, filling, text_of(text))
     assert answers["num_blanks"].dtype == np.int32
     # Invalid bytes are dropped before the tokenizer reads a text.
-    assert answers["num_blanks"].tolist() == [1, 3, 1, 1, 1, 1, 0, 1, 0]
+    assert answers["num_blanks"].tolist() == [
+        *(1, 3, 1, 1, 1, LENGTH - 2),
+        *(0, 1, 0),
+    ]
     seen = tokenize(filling, {"text": [*texts, *unmasked]})
     from_tokens = answer_tokens(filling, seen)
     chances = from_tokens["probabilities"]
     np.testing.assert_allclose(chances, answers["probabilities"], atol=1e-4)
-    many = answer(filling, {"text": [b"[MASK] " * 99]})
-    assert many["num_blanks"].tolist() == [LENGTH - 2]
+    for call in (answer, tokenize):
+        with pytest.raises(
+            tf.errors.InvalidArgumentError,
+            match=rf"A \[MASK\] is beyond max_seq_length, {LENGTH} tokens",
+        ):
+            call(filling, {"text": [b"[MASK]", sentence * 99 + b"[MASK]"]})
     for texts in ([], NASTY):
         none = answer(filling, {"text": texts})
         assert not none["num_blanks"].any()
@@ -421,19 +428,30 @@ def test_refuses_inputs_of_other_shapes(
         "pairs",
         *(
             pytest.param(kind, marks=pytest.mark.slow)
-            for kind in ("answers", "tags", "vectors")
+            for kind in ("answers", "choices", "tags", "vectors")
         ),
     ],
 )
 def test_every_model_checks_its_inputs(kind):
     served = small_exports.served(kind)
     graph = graph_of(served)
+
+    def ask(**changed):
+        texts = {**served.example, **changed}
+        return graph(**{key: tf.constant(x) for key, x in texts.items()})
+
     for name, rows in served.example.items():
-        texts = {**served.example, name: [rows]}
-        texts = {key: tf.constant(value) for key, value in texts.items()}
-        message = r"Expected \w+ of shape"
-        with pytest.raises(tf.errors.InvalidArgumentError, match=message):
-            graph(**texts)
+        refused = functools.partial(
+            pytest.raises, tf.errors.InvalidArgumentError
+        )
+        with refused(match=r"Expected \w+ of shape"):
+            ask(**{name: [rows]})
+        texts = np.array(rows, object)
+        texts.flat[-1] = "é" + " " * (MAX_TEXT_BYTES - 2)
+        ask(**{name: texts})
+        texts.flat[-1] += " "
+        with refused(match=f"Expected {name} of at most 100,000 bytes"):
+            ask(**{name: texts})
 
 
 @pytest.mark.slow

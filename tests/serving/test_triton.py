@@ -27,6 +27,7 @@ class Response(NamedTuple):
     """`triton_python_backend_utils.InferenceResponse`."""
 
     tensors: list
+    error: str | None = None
 
 
 class Config:
@@ -52,6 +53,7 @@ def open_model(tmp_path, monkeypatch):
     backend = types.SimpleNamespace(
         Tensor=Tensor,
         InferenceResponse=Response,
+        TritonError=str,
         get_input_tensor_by_name=lambda request, name: request[name],
     )
     monkeypatch.setitem(sys.modules, "triton_python_backend_utils", backend)
@@ -72,16 +74,20 @@ def open_model(tmp_path, monkeypatch):
 
 
 def request(**texts):
-    """Returns a request: its inputs, [rows, 1]."""
+    """Returns a request: its inputs, [rows, 1] or [rows, choices]."""
     columns = {
-        name: np.array([text.encode() for text in column], object)[:, None]
+        name: np.char.encode(column, "utf-8").astype(object)
         for name, column in texts.items()
     }
-    return {name: Tensor(name, rows) for name, rows in columns.items()}
+    return {
+        name: Tensor(name, rows.reshape(len(rows), -1))
+        for name, rows in columns.items()
+    }
 
 
 TEXTS = {
     "pairs": [{"text_a": "a b", "text_b": "é"}, {"text_a": "", "text_b": "b"}],
+    "choices": [{"context": "a", "choices": ["b", "é", "", "a c"]}] * 2,
     "answers": [{"question": "a?", "context": "b c a"}] * 2,
     "tags": [{"text": "a b c"}, {"text": "a"}],
 }
@@ -89,9 +95,9 @@ TEXTS = {
 
 @pytest.mark.parametrize(
     "kind",
-    # Which model answers makes no difference to the program.
+    # Which other model answers makes no difference to the program.
     [
-        "tags",
+        *("tags", "choices"),
         *(
             pytest.param(kind, marks=pytest.mark.slow)
             for kind in ("pairs", "answers")
@@ -121,6 +127,19 @@ def test_a_request_is_answered_as_alone(open_model, kind):
                 np.testing.assert_array_equal(ours.rows, rows)
             else:
                 np.testing.assert_allclose(ours.rows, rows, rtol=1e-4)
+
+
+def test_an_error_is_one_line_and_fails_no_other_request(open_model):
+    model = open_model("tags")
+    asked = [request(text=[text]) for text in ("a b", "a" * 100_001, "c")]
+    first, wrong, last = model.execute(asked)
+    message = "Expected text of at most 100,000 bytes. Split longer texts."
+    assert wrong == Response([], message)
+    for right, alone in ((first, asked[0]), (last, asked[2])):
+        [expected] = model.execute([alone])
+        assert right.error is None
+        words = [dict(r.tensors)["words"].tolist() for r in (right, expected)]
+        assert words[0] == words[1]
 
 
 def test_inputs_and_outputs_are_described(open_model):

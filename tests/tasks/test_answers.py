@@ -385,3 +385,10 @@ def test_questions_to_score_need_answers():
     require_answers(QUESTIONS, with_negative=True)
     with pytest.raises(InputError, match=r"'q0' \(question 0\) has no answer"):
         require_answers(QUESTIONS, with_negative=False)
+    unanswered = [Question("q", "Where?", "There.")]
+    for with_negative, advice in (
+        (True, r'mark it "is_impossible": true\.$'),
+        (False, "true and pass `version_2_with_negative`"),
+    ):
+        with pytest.raises(InputError, match=advice):
+            require_answers(unanswered, with_negative)

@@ -143,6 +143,8 @@ def test_columns_by_number(write):
          "tag_column` must be from -3 to 2 .* 3 columns of {}:2; got 3"),
         ("a O\n", {"word_column": -3}, "word_column` must be from -2 to 1"),
         ("a\n", {}, "tag_column` must be a column .*{}:1; got -1"),
+        ("EU,B-A\n", {}, "{}:1; got -1. Separate the columns by spaces or t"),
+        ("a;O\n", {"tag_column": 1}, "{}:1; got 1. Separate the columns by"),
         (b"a O\n\nb\xe9 O\n", {}, "{}:3: byte 0xe9"),
         ("a O\nb NNP\n", {}, "{}:2: expected a tag: O, or .* found 'NNP'"),
         ("a O\nb B-\n", {}, "{}:2: expected a tag: .* found 'B-'"),

@@ -179,6 +179,7 @@ def test_several_labels_in_columns(folder_of):
         ),
         ({"labels": ["a"]}, "", "`labels` must be .* two different"),
         (MULTI | {"labels": ["a", "b", "a"]}, "", "two different"),
+        ({"labels": ["", "b"]}, "", "non-empty names; got"),
         (
             MULTI | {"label_column": "b,c", "labels": ["a", "b"]},
             "",

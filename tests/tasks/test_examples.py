@@ -39,6 +39,8 @@ def labels(found):
         (CLASSES, " ", None),
         (CLASSES, None, None),
         (Target(labels=("false", "true")), True, "true"),
+        (Target(labels=("False", "True")), True, "True"),
+        (Target(labels=("true", "True")), "True", "True"),
         # Before the labels are known, any name is accepted.
         (Target(), "whatever", "whatever"),
         (TAGS, " c ;; b; c", ("c", "b")),

@@ -12,7 +12,7 @@ from bert_tf.errors import InputError
 from bert_tf.tasks.classification import ClassificationTask
 from bert_tf.tasks.encoding import Encoding
 from bert_tf.tasks.examples import Example
-from bert_tf.tasks.windows import Rows
+from bert_tf.tasks.task import Rows
 
 VOCAB = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", *"abcdefghij")
 CUT = Encoding(VOCAB, True, None, 7, "single_label", ("no", "yes"))
@@ -123,16 +123,20 @@ def test_parts_of_a_data_set_do_not_change_its_rows(monkeypatch):
 def test_rows_of_texts():
     rows = Rows.of([0, 1, 0, 0, 1, 2])
     values = np.array([[1, 8], [3, 2], [0.1, 7], [1, 1], [0, 5], [2, 0]], "f4")
-    assert rows.pool(values, "max").tolist() == [
+
+    def pool(*options):
+        return ops.convert_to_numpy(rows.pool(values, *options))
+
+    assert pool("max").tolist() == [
         [3, 8],
         values[2].tolist(),
         [2, 5],
     ]
-    mean = rows.pool(values, "mean")
+    mean = pool("mean")
     np.testing.assert_allclose(mean, [[2, 5], [0.1, 7], [1, 2]], rtol=1e-6)
     assert mean.dtype == np.float32
     assert mean[1].tobytes() == values[2].tobytes()
-    weighted = rows.pool(values, "mean", np.array([3, 1, 5, 1, 1, 2]))
+    weighted = pool("mean", np.array([3, 1, 5, 1, 1, 2]))
     np.testing.assert_allclose(
         weighted, [[1.5, 6.5], [0.1, 7], [1.25, 1.5]], rtol=1e-6
     )
@@ -184,14 +188,16 @@ def test_every_text_counts_once(problem):
     kept = {name: ops.convert_to_numpy(value) for name, value in kept.items()}
     pooled = np.stack([logits[text == n].max(axis=0) for n in range(3)])
     firsts = batch["label_ids"][batch["window_numbers"] == 0]
-    by_hand = {"label_ids": ops.convert_to_tensor(firsts)}
+    by_hand = {"label_ids": firsts, "input_ids": firsts[:, None]}
     by_hand = plain.predictions(
         by_hand, {"logits": ops.convert_to_tensor(pooled)}
     )
     expected = plain.score(
         {name: ops.convert_to_numpy(value) for name, value in by_hand.items()}
     )
-    assert task.score(kept) == pytest.approx(expected, rel=1e-5)
+    assert task.score(task.of_examples(kept)) == pytest.approx(
+        expected, rel=1e-5
+    )
 
 
 @pytest.mark.parametrize(

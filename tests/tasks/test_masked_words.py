@@ -7,12 +7,13 @@ import pytest
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.heads import BertPretrainer
+from bert_tf.tasks.encoding import TextEncoding
 from bert_tf.tasks.masked_words import fill_mask, next_sentence
-from bert_tf.tokenization.wordpiece import FullTokenizer
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 WORDS = (*SPECIAL, "the", "cat", "sat", "on", "mat", "##s", ".")
-TOKENIZER = FullTokenizer(WORDS)
+# The model has more positions.
+ENCODING = TextEncoding(WORDS, True, None, 13)
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +25,7 @@ def model() -> BertPretrainer:
         num_hidden_layers=1,
         num_attention_heads=2,
         intermediate_size=5,
-        max_position_embeddings=13,
+        max_position_embeddings=19,
         type_vocab_size=2,
     )
     model = BertPretrainer(config)
@@ -71,7 +72,7 @@ def test_candidates_are_the_softmax_of_their_position(
     outputs = outputs_of(model, tokens, masked_lm_positions=positions)
     logits = outputs["masked_lm_logits"][0, :, : len(WORDS)]
     for top_k in (3, 999):
-        blanks = fill_mask(model, TOKENIZER, text, top_k, text_b)
+        blanks = fill_mask(model, ENCODING, text, top_k, text_b)
         for blank, row in zip(blanks, softmax(logits), strict=True):
             best = np.argsort(-row)[:top_k]
             assert [word for word, _ in blank] == [WORDS[i] for i in best]
@@ -85,7 +86,7 @@ def test_next_sentence_is_the_softmax_of_its_head(model):
         ("", "[CLS] the [SEP] [SEP]"),
     ):
         logits = outputs_of(model, tokens)["next_sentence_logits"]
-        follows = next_sentence(model, TOKENIZER, "the", text_b)
+        follows = next_sentence(model, ENCODING, "the", text_b)
         assert follows == pytest.approx(softmax(logits)[0, 0], rel=1e-4)
 
 
@@ -95,19 +96,24 @@ def test_next_sentence_is_the_softmax_of_its_head(model):
         ("the", {"text_b": "cat"}, r"no \[MASK\]: \('the', 'cat'\)"),
         ("the cat", {}, r"no \[MASK\]: 'the cat'"),
         ("[MASK]", {"top_k": 0}, "^top_k must be at least 1; got 0"),
-        ("cat " * 11 + "[MASK]", {}, "text has 12 tokens.* for 11"),
         (
-            "[MASK]",
-            {"text_b": "cat " * 10},
-            "pair has 11 tokens; .* 13 positions .* for 10",
+            "cat " * 11 + "[MASK]",
+            {},
+            r"^A \[MASK\] is beyond max_seq_length, 13 tokens\. Shorten",
         ),
+        ("cat", {"text_b": "cat " * 9 + "[MASK]"}, "beyond max_seq_length"),
+        ("cat " * 99 + "[MASK]", {"text_b": "[MASK] " * 5}, "beyond"),
     ],
 )
 def test_invalid_arguments(model, text, options, message):
     with pytest.raises(InputError, match=message):
-        fill_mask(model, TOKENIZER, text, **options)
+        fill_mask(model, ENCODING, text, **options)
 
 
-def test_the_longest_texts(model):
-    fill_mask(model, TOKENIZER, "cat " * 10 + "[MASK]")
-    next_sentence(model, TOKENIZER, "cat " * 9, "mat")
+def test_long_texts_are_truncated(model):
+    """At `max_seq_length`, though the model has more positions."""
+    [longest] = fill_mask(model, ENCODING, "[MASK]" + " cat" * 10)
+    assert fill_mask(model, ENCODING, "[MASK]" + " cat" * 99) == [longest]
+    fill_mask(model, ENCODING, "cat " * 10 + "[MASK]")
+    follows = next_sentence(model, ENCODING, "cat " * 9, "mat")
+    assert next_sentence(model, ENCODING, "cat " * 99, "mat") == follows

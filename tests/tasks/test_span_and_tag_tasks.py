@@ -78,6 +78,17 @@ def test_micro_batches_equal_one_batch(make):
     small_training.assert_micro_batches_are_one_batch(make(), features)
 
 
+def test_only_words_have_class_weights():
+    weights = np.array([1, 5], "float32")
+    task = TaggingTask(CONFIG, tagging(("O", "X")), class_weights=weights)
+    features = {
+        "label_ids": np.array([[0, 0, 1, 0, 0, 0]]),
+        "label_mask": np.array([[0, 1, 1, 0, 0, 0]]),
+    }
+    found = task.element_weights(features)
+    assert np.asarray(found).tolist() == [[0, 1, 5, 0, 0, 0]]
+
+
 # ----------------------------------------------------------------------- spans
 
 

@@ -1,6 +1,7 @@
 """Keras's arguments, metrics and data sets with text models."""
 
 import dataclasses
+import re
 
 import keras
 import numpy as np
@@ -12,7 +13,7 @@ import bert_tf
 from bert_tf import metrics
 from bert_tf.metrics import usual_metrics
 from bert_tf.text_models import batches, embedding, training
-from bert_tf.text_models.inputs import class_weights, parts_of
+from bert_tf.text_models.inputs import class_weights
 from bert_tf.text_models.label_metrics import reciprocal_ranks
 from bert_tf.text_models.progress import Validation
 from tests.interop.small_models import CONFIG as TWO_LAYERS
@@ -47,10 +48,10 @@ def embedder(**options):
     return bert_tf.TextEmbedder(model, TOKENIZER, max_seq_length=13, **options)
 
 
-def tagger():
+def tagger(labels=("O", "B-X", "I-X")):
     keras.utils.set_random_seed(5)
-    model = bert_tf.BertTokenClassifier(CONFIG, num_labels=3)
-    return bert_tf.TokenTagger(model, TOKENIZER, ["O", "B-X", "I-X"], 13)
+    model = bert_tf.BertTokenClassifier(CONFIG, num_labels=len(labels))
+    return bert_tf.TokenTagger(model, TOKENIZER, labels, 13)
 
 
 def answerer():
@@ -102,30 +103,149 @@ def test_arguments_of_predict(capsys):
         model.predict(TEXTS, steps=0)
 
 
-def test_texts_of_a_generator():
-    model = classifier()
-    expected = probabilities(model.predict(TEXTS))
+class Sequence(keras.utils.PyDataset):
+    """Batches of two rows of columns."""
 
-    def batches():
-        while True:
-            yield np.array(TEXTS[:2])
+    def __init__(self, *columns, has_end=True):
+        super().__init__()
+        self.columns = columns
+        self.has_end = has_end
+        self.num_epochs = 0
 
-    for x, options, count in (
-        (iter(TEXTS), {}, 7),
-        (iter(TEXTS), {"steps": 2, "batch_size": 2}, 4),
-        (batches(), {"steps": 3}, 6),
+    @property
+    def num_batches(self):
+        return -(-len(self.columns[-1]) // 2) if self.has_end else None
+
+    def __getitem__(self, index):
+        first = index * 2 % len(self.columns[-1])
+
+        def rows(column):
+            if isinstance(column, tuple):
+                return (*map(rows, column),)
+            return column[first : first + 2]
+
+        x, *others = columns = rows(self.columns)
+        return x if isinstance(x, list) and not others else columns
+
+    def on_epoch_end(self):
+        self.num_epochs += 1
+
+
+def sequences():
+    """Models with columns of a `PyDataset`, and y for lists."""
+    pairs = [("a b", "b c"), ("c", "d"), ("e", "f g")]
+    words, tags = [["a", "b"], ["c"], ["d", "e"]], [["O", "B-X"], ["O"], [0, 1]]
+    several = classifier(problem="multi_label", labels=NAMES[:2])
+    return [
+        (classifier(), TEXTS, [0, 1, 1, 0, 1, 0, 1]),
+        (classifier(), ([*"abc"], [*"def"]), ["good", "bad", "good"]),
+        (classifier(), np.array(TEXTS), np.eye(2)[[0, 1, 1, 0, 1, 0, 1]]),
+        (classifier(1, problem="regression"), TEXTS[:3], [0.5, 1.0, 0.0]),
+        (several, TEXTS[:3], [["bad"], [], ["good", "bad"]]),
+        (tagger(), words, tags),
+        (answerer(), pairs, ["b", "d", "f g"]),
+        (embedder(), pairs, [0.5, 1.0, 0.0]),
+    ]
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_a_data_set_of_keras_equals_lists(number):
+    model, x, y = sequences()[number]
+    data = Sequence(x, y)
+    expected = model.evaluate(x, y, verbose=0)
+    assert model.evaluate(data, verbose=0) == pytest.approx(expected, rel=1e-4)
+    texts, labeled = x, data
+    if isinstance(model, bert_tf.TextEmbedder):
+        texts, labeled = TEXTS, Sequence(TEXTS)
+    answers = model.predict(texts, verbose=0)
+    found = model.predict(labeled, verbose=0)
+    assert re.sub(r"\d", "", str(found)) == re.sub(r"\d", "", str(answers))
+    options = {"class_weight": {1: 2.0}} if number in (0, 5) else {}
+    history = model.fit(data, validation_data=data, **options, **QUIET).history
+    loss = model.evaluate(x, y, sample_weight=[1] * len(y), verbose=0)["loss"]
+    assert history["val_loss"] == pytest.approx([loss], rel=1e-3)
+    assert data.num_epochs == 1
+
+
+def endless(form):
+    if form == "keras":
+        return Sequence(TEXTS, [0, 1, 1, 0, 1, 0, 1], has_end=False)
+    import tensorflow as tf
+
+    rows = (TEXTS, [0, 1, 1, 0, 1, 0, 1])
+    return tf.data.Dataset.from_tensor_slices(rows).repeat()
+
+
+@pytest.mark.parametrize(
+    "form", ["keras", pytest.param("tensorflow", marks=needs_tf_data)]
+)
+def test_steps_of_a_data_set_without_end(form):
+    """All four methods read as many steps as they are asked for."""
+    model, data, y = classifier(), endless(form), [0, 1, 1, 0]
+    expected = model.evaluate(TEXTS[:4], y, verbose=0)
+    found = model.evaluate(data, batch_size=2, steps=2, verbose=0)
+    assert found == pytest.approx(expected, rel=1e-4)
+    assert len(model.predict(data, batch_size=2, steps=2, verbose=0)) == 4
+    history = model.fit(
+        data,
+        batch_size=2,
+        epochs=1,
+        steps_per_epoch=3,
+        validation_data=data,
+        validation_batch_size=2,
+        validation_steps=2,
+        verbose=0,
+    ).history
+    expected = model.evaluate(TEXTS[:4], y, verbose=0)
+    assert history["val_loss"][0] == pytest.approx(expected["loss"], rel=1e-3)
+    assert int(model.optimizer.iterations) == 3
+    for act, name in (
+        (model.evaluate, "steps"),
+        (model.predict, "steps"),
+        (model.fit, "steps_per_epoch"),
+        (lambda x: model.fit(TEXTS, [0] * 7, validation_data=x), "validation_"),
     ):
-        found = probabilities(model.predict(x, verbose=0, **options))
-        assert len(found) == count
-        np.testing.assert_allclose(found[:2], expected[:2], rtol=1e-4)
-    pairs = [("a", "b"), ("c d", "e")]
-    expected = probabilities(model.predict(pairs))
-    for x in (
-        (pair for pair in pairs),
-        iter([(np.array(["a", "c d"]), np.array(["b", "e"]))]),
+        with refused(f"The data set has no end: pass {name}"):
+            act(data)
+    with refused("The data set has no end: pass validation_data"):
+        model.fit(data, steps_per_epoch=1, validation_split=0.5)
+
+
+class Table:
+    """A table of Hugging Face's `datasets`."""
+
+    column_names = ("text", "label")
+
+    def __len__(self):
+        return 1
+
+    def __iter__(self):
+        return iter([{"text": "a", "label": 0}])
+
+
+@pytest.mark.parametrize("make", [classifier, tagger, answerer, embedder])
+def test_iterators_and_tables_are_refused(make):
+    model, data = make(), (["a b", "c"], [0, 1])
+    for make_x, message in (
+        (
+            lambda: iter(["a"]),
+            "tf.data.Dataset with from_generator, or a keras",
+        ),
+        (lambda: map(str, "a"), "in a list, a column or a data set; got <map"),
+        (Table, r'columns text and label. Pass one of them, such as ds\["text'),
     ):
-        found = model.predict(x, verbose=0)
-        np.testing.assert_allclose(probabilities(found), expected, rtol=1e-4)
+        for act in (
+            lambda x: model.predict(x),
+            lambda x: model.evaluate(x),
+            lambda x: model.fit(x, steps_per_epoch=4),
+            lambda x: model.fit(x, [0]),
+            lambda x: model.fit(*data, validation_data=x),
+            lambda x: model.fit(*data, validation_data=(x, [0])),
+        ):
+            with refused(message):
+                act(make_x())
+    with refused("Texts or labels must be in a list, a column or a data set"):
+        model.fit(["a"], iter([0]))
 
 
 @needs_tf_data
@@ -159,10 +279,49 @@ def test_texts_of_a_data_set(monkeypatch):
 @pytest.mark.parametrize("make", [classifier, tagger, answerer, filler])
 def test_no_texts_have_no_answers(make):
     model = make()
-    for x in ([], (), np.array([]), ([], []), iter([])):
+    for x in ([], (), np.array([]), ([], []), Sequence([])):
         assert model.predict(x, verbose=0) == []
-    with refused("in a list or a column"):
+    with refused("in a list, a column or a data set"):
         model.predict(np.array("a"), verbose=0)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "batch_size"),
+    [
+        ([("a", "b"), ("c", "d")], 1),
+        ([("a", "b"), ("c", "b"), ("d", "b")], 3),
+        ([("a", "b"), ("a", "c"), ("b", "c"), ("b", "a")], 4),
+        ([("a", "b")], 5),
+    ],
+)
+def test_pairs_without_negatives(pairs, batch_size):
+    """Their loss would be 0, unless they have similarities."""
+    message = f"No pair has a negative, .* the {batch_size} pair"
+    options = {**QUIET, "batch_size": batch_size}
+    with refused(message):
+        embedder().fit(pairs, **options)
+    if ON_TENSORFLOW:
+        import tensorflow as tf
+
+        columns = ([a for a, _ in pairs], [b for _, b in pairs])
+        data = tf.data.Dataset.from_tensor_slices((columns,))
+        with refused(message):
+            embedder().fit(data, **options)
+    scored = embedder().fit(pairs, [0.5] * len(pairs), **options)
+    assert scored.history["loss"][-1] > 0
+    more = embedder().fit([*pairs, ("e f", "g")], **QUIET)
+    assert more.history["loss"][-1] > 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"loss": "mse"}, {"metrics": ["mse"]}, {"weighted_metrics": ["mse"]}],
+)
+def test_embedders_have_their_own_loss_and_metrics(arguments):
+    [name] = arguments
+    with refused(f"TextEmbedder has its own loss and scores. Leave out {name}"):
+        embedder().compile(**arguments)
+    embedder().compile("sgd", metrics=None)
 
 
 def test_masked_words_take_no_labels():
@@ -171,7 +330,7 @@ def test_masked_words_take_no_labels():
 
 
 def test_no_texts_have_no_vectors():
-    for x in ([], iter([])):
+    for x in ([], Sequence([])):
         assert embedder().predict(x, verbose=0).shape == (0, CONFIG.hidden_size)
 
 
@@ -281,6 +440,26 @@ def test_only_some_texts_are_evaluated():
         "arguments of evaluate must be arguments of Keras's evaluate; got"
     ):
         model.evaluate(TEXTS, y, step=2)
+
+
+@pytest.mark.parametrize(
+    "callback",
+    [
+        keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / 2),
+        keras.callbacks.ReduceLROnPlateau(
+            "loss", factor=0.5, patience=1, min_delta=1e9
+        ),
+    ],
+)
+def test_callbacks_that_set_the_learning_rate(callback):
+    """They need the optimizer that docs/guide/texts.md names."""
+    model = classifier()
+    model.compile(bert_tf.AdamWeightDecay(8e-5, global_clipnorm=1.0))
+    arguments = {**QUIET, "epochs": 2, "callbacks": callback}
+    model.fit(["a", "b"], [0, 1], **arguments)
+    rate = float(ops.convert_to_numpy(model.optimizer.learning_rate))
+    is_every_epoch = hasattr(callback, "schedule")
+    assert rate == pytest.approx(2e-5 if is_every_epoch else 4e-5)
 
 
 # Metrics, labels and weights.
@@ -395,6 +574,64 @@ def test_balanced_weights_of_labels():
     np.testing.assert_allclose(class_weights({1: 0.5}, NAMES), [1, 0.5, 1])
 
 
+# Labels.
+
+
+def label_ids(model, labels):
+    x = [["a"]] if isinstance(model, bert_tf.TokenTagger) else ["a"]
+    rows = [model._features(x, [label]).arrays for label in labels]
+    return [row["label_ids"].squeeze().tolist() for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("names", "given", "expected"),
+    [
+        (("1", "2", "3"), [1, 3.0, "2", b"1", np.int64(2)], [0, 2, 1, 0, 1]),
+        (("1", "0"), [1, np.float32(0), "1.0"], [0, 1, 0]),
+        (("0.5", "1.0"), [np.float64(0.5), 1], [0, 1]),
+        (("True", "False"), [True, np.bool_(False), "true"], [0, 1, 0]),
+        (("true", "1"), [True, 1], [0, 1]),
+        (("bad", "good"), [1, 0.0, np.bool_(True)], [1, 0, 1]),
+    ],
+)
+def test_a_label_is_the_name_that_it_spells(names, given, expected):
+    model = classifier(len(names), problem="single_label", labels=names)
+    assert label_ids(model, given) == expected
+    one_hot = np.eye(len(names))
+    assert label_ids(model, one_hot[expected]) == expected
+    for number, name in zip(given, expected, strict=True):
+        weights = np.where(np.arange(len(names)) == name, 2.0, 1.0)
+        np.testing.assert_array_equal(
+            class_weights({number: 2.0}, names), weights
+        )
+    model = tagger(names)
+    ids = [row[1] for row in label_ids(model, [[label] for label in given])]
+    assert ids == expected
+    several = classifier(len(names), problem="multi_label", labels=names)
+    rows = one_hot[expected].astype(int).tolist()
+    assert label_ids(several, rows) == rows
+    if "good" not in names:  # Rows of positions are refused.
+        assert label_ids(several, [[label] for label in given]) == rows
+
+
+@pytest.mark.parametrize(
+    ("names", "label"),
+    [
+        (("1", "2", "3"), 0),
+        (("0", "1"), True),
+        (("True", "False"), 0),
+        (("none", "2"), 0),
+        (("bad", "good"), "0"),
+    ],
+)
+def test_positions_do_not_count_beside_names_of_numbers(names, label):
+    model = classifier(len(names), problem="single_label", labels=names)
+    with refused(f"must be one of {names[0]}.* or {names[-1]}; got {label!r}"):
+        model.evaluate(["a"], [label])
+    with refused("class_weight must be 'balanced' or a dict of numbers for"):
+        model.fit(["a"], [names[0]], class_weight={label: 2.0})
+
+
 # Data sets that are larger than the memory.
 
 
@@ -421,10 +658,7 @@ def test_a_data_set_is_read_in_parts(batched, monkeypatch):
         stream.set_epoch(epoch)
         steps = [stream[n] for n in range(6)]
         assert [len(y) for _, y, _ in steps] == [4, 4, 4, 4, 4, 3]
-        # The weights of labels have the mean 1 in a batch.
-        found = np.concatenate(
-            [w * np.mean(1 + y) / (1 + y) for _, y, w in steps]
-        )
+        found = np.concatenate([w / (1 + y) for _, y, w in steps])
         np.testing.assert_allclose(sorted(found), weights, rtol=1e-5)
         orders.append([*found])
     assert orders[0] != orders[1]
@@ -478,9 +712,9 @@ def test_other_models_read_a_data_set_in_parts():
         (
             answerer(),
             tf.data.Dataset.from_tensor_slices(
-                ((["a", "b"], ["a b", "c b"]), ["a", "b"])
+                ((["a", "b"], ["a b", "c b"]), ["a", "b"], [1.0, 2.0])
             ),
-            {"sample_weight": [1.0, 2.0]},
+            {},
         ),
         (
             classifier(doc_stride=1, max_seq_length=5),
@@ -566,6 +800,19 @@ def test_ties_do_not_count_as_correct():
     np.testing.assert_allclose(ranks, [1, 1 / 2, 1 / 3, 1 / 3], rtol=1e-6)
 
 
+def test_negatives_that_equal_the_positive_document_are_ignored(caplog):
+    model = classifier(1, problem="regression")
+    texts = [row["text"] for row in model.rank("a", ["b", "c d"])]
+    expected = model.evaluate([["a", *texts]], verbose=0)
+    assert expected["accuracy"] == 1
+    assert not caplog.messages
+    lists = [["a", *texts], ["a", texts[0], texts[0].upper(), texts[1]]]
+    found = model.evaluate(lists, verbose=0)
+    assert found == pytest.approx(expected, rel=1e-4)
+    [message] = caplog.messages
+    assert "Example 1: a negative document equals the positive" in message
+
+
 @pytest.mark.graph
 def test_every_positive_document_is_counted():
     """Graphs compute with several rows at a time, and less exactly."""
@@ -608,10 +855,13 @@ def test_a_loss_of_lists_does_not_reset_the_optimizer():
 def test_forms_of_lists_of_documents():
     model = classifier()
     lists = [["a b", "c", "d", "e"], ["h", "i", "a", None]]
+    lists_with_nan = [lists[0], [*lists[1][:3], np.nan]]
     expected = model._features(lists, None)
     columns = tuple(map(list, zip(*lists, strict=True)))
     for x in (
         [lists[0], lists[1][:3]],
+        lists_with_nan,
+        (*map(list, zip(*lists_with_nan, strict=True)),),
         [*map(tuple, lists)],
         columns,
         tuple(map(np.array, columns)),
@@ -674,6 +924,7 @@ def test_invalid_lists_of_documents_are_errors():
         ),
         ([["a", "b", "c"], []], rf"Example 1 {needs}; got \[\]"),
         ([[None, "b", "c"]], f"Example 0 {needs}"),
+        ([["a", "b", np.nan]], f"Example 0 {needs}"),
         ((["a"], [None], ["c"]), f"Example 0 {needs}"),
         ([["a", "b"]], "Labels are missing: .* at least one negative document"),
         (["a", "b", "c"], "Labels are missing"),
@@ -685,6 +936,10 @@ def test_invalid_lists_of_documents_are_errors():
         for act in (model.fit, model.evaluate):
             with refused(message):
                 act(lists)
+    for lists in (LISTS, LISTS[::2]):
+        for options in ({"y": [0] * len(lists)}, {"teacher": classifier()}):
+            with refused("Lists of documents are for .* without y and teacher"):
+                model.fit(lists, **options)
     with refused("class_weight needs one label for each text"):
         model.fit(LISTS, class_weight={"good": 2.0})
     with refused("sample_weight must be 3 numbers"):
@@ -732,7 +987,7 @@ def test_similar_documents_are_found(monkeypatch):
     with refused("top_k must be a positive integer; got 0"):
         model.search("a", TEXTS, top_k=0)
     for documents in (None, 3, "a b"):
-        with refused("Texts or labels must be in a list or a column; got"):
+        with refused("Texts or labels must be in a list, a column or a"):
             model.search("a", documents)
     with refused(
         "The length of a vector must be [0-9]+, the size of the model's"
@@ -771,17 +1026,21 @@ def test_a_score_of_any_float_type_may_be_missing():
             regression.fit(["a", "b"], [0.5, missing])
 
 
-@needs_tf_data
-def test_weights_of_a_data_set_are_counted_and_given_once():
-    import tensorflow as tf
-
-    dataset = tf.data.Dataset.from_tensor_slices((["a", "b", "c"], [0, 1, 1]))
-    assert len([*parts_of(dataset, None, [1.0] * 3, True, 2)]) == 2
-    with refused("sample_weight must be 3 numbers, one for each text"):
-        list(parts_of(dataset, None, [1.0] * 5, True, 2))
-    weighted = dataset.map(lambda x, y: (x, y, 1.0))
-    with refused("The data set has the weights: leave out sample_weight"):
-        list(parts_of(weighted, None, [1.0] * 3, True, None))
+def test_labels_and_weights_of_a_data_set_are_given_once():
+    data, model = Sequence(["a", "b", "c"], [0, 1, 1]), classifier()
+    for act in (model.fit, model.evaluate):
+        for options in ({"y": [0, 1, 1]}, {"sample_weight": [1.0] * 3}):
+            with refused("leave out y and sample_weight"):
+                act(data, **options)
+    x = ["a", "b"]
+    for columns, message in (
+        ((x, [0]), "number of labels must be 2, the number of texts; got 1"),
+        (((x, ["a"]), [0, 1]), "columns of texts must be equally long"),
+        ((x, [0, 1], [1.0]), "sample_weight must be 2 numbers"),
+        ((x, [0, 1], [1.0] * 2, x), "An element of a data set must be"),
+    ):
+        with refused(message):
+            model.fit(Sequence(*columns))
 
 
 @needs_tf_data
@@ -796,3 +1055,21 @@ def test_the_data_of_fit_has_no_tuning_thread():
             return (np.zeros(3, np.float32),)
 
     assert Steps().for_backend().options().autotune.enabled is False
+
+
+@pytest.mark.parametrize("make", [answerer, filler])
+def test_rows_and_numbers_have_the_same_loss(make):
+    """Keras would broadcast the numbers of positions or words to all logits."""
+    pairs = [("a b", "b c d"), ("c", "d e"), ("e", "f g h i")]
+    answers = ["b", "d", "f g"]
+    data = (pairs, answers) if make is answerer else (TEXTS,)
+    found = []
+    for loss in (
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        keras.losses.CategoricalCrossentropy(from_logits=True),
+    ):
+        keras.utils.set_random_seed(7)
+        model = make()
+        model.compile(keras.optimizers.SGD(0.0), loss)
+        found.append(model.fit(*data, **QUIET).history["loss"])
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-4)

@@ -111,7 +111,8 @@ def test_classes_of_one_name(saved, text_model, inner):
     model = inner(CONFIG, num_labels=3)
     for labels, message in (
         (["x", "x", "z"], r"different; got \['x', 'x', 'z'\]. Pass labels="),
-        ("xyz", "a list of names; got 'xyz'"),
+        ("xyz", "a list of non-empty names; got 'xyz'"),
+        (["x", " "], "a list of non-empty names; got"),
     ):
         with refused(message):
             text_model(model, TOKENIZER, labels, max_seq_length=9)

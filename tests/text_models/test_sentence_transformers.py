@@ -90,22 +90,54 @@ def test_lower_casing_before_a_cased_tokenizer(folder):
 
 
 @pytest.mark.parametrize(
-    ("pooling", "modules", "settings", "message"),
+    ("pooling", "settings", "message"),
     [
-        ({"pooling_mode": "mean"}, ["Dense", "Normalize"], {}, "Dense"),
-        ({"pooling_mode": ["cls", "max"]}, [], {}, "Pooling with cls and max"),
-        ({"pooling_mode_lasttoken": True}, [], {}, "Pooling with lasttoken"),
+        ({"pooling_mode": ["cls", "max"]}, {}, "Pooling with cls and max"),
+        ({"pooling_mode_lasttoken": True}, {}, "Pooling with lasttoken"),
         (
             {"pooling_mode": "mean", "include_prompt": False},
-            [],
             {"prompts": {"query": "a "}},
             "Pooling without the prompt",
         ),
     ],
 )
-def test_unsupported_modules(folder, pooling, modules, settings, message):
-    made = folder(pooling, *modules, settings=settings)
+def test_poolings_that_are_not_supported(folder, pooling, settings, message):
+    made = folder(pooling, settings=settings)
     with refused(rf"cannot compute {message}\. BertModel"):
+        bert_tf.TextEmbedder.from_pretrained(made)
+    bert_tf.BertModel.from_pretrained(made)
+
+
+# The modules of a model, and their paths.
+ROOT, POOLING = ("Transformer", ""), ("Pooling", "1_Pooling")
+NORMALIZE, DENSE = ("Normalize", "2_Normalize"), ("Dense", "3_Dense")
+
+
+@pytest.mark.parametrize(
+    ("modules", "message"),
+    [
+        ([], "no modules"),
+        ([ROOT], "Transformer"),
+        ([POOLING], "Pooling"),
+        ([POOLING, ROOT], "Pooling and Transformer"),
+        ([ROOT, ROOT, POOLING], "Transformer, Transformer and Pooling"),
+        ([ROOT, ("Pooling", ".")], r"Transformer and Pooling in '\.'"),
+        ([("Transformer", "0"), POOLING], "Transformer in '0' and Pooling"),
+        ([ROOT, POOLING, POOLING], "Transformer, Pooling and Pooling"),
+        ([ROOT, NORMALIZE, POOLING], "Transformer, Normalize and Pooling"),
+        (
+            [ROOT, POOLING, DENSE, NORMALIZE],
+            "Transformer, Pooling, Dense and Normalize",
+        ),
+    ],
+)
+def test_modules_that_are_not_supported(folder, modules, message):
+    made = folder({"pooling_mode": "max"}, "Normalize", "Dense")
+    entries = [
+        {"type": KINDS[0].format(kind), "path": path} for kind, path in modules
+    ]
+    write_json(made, "modules.json", entries)
+    with refused(rf"cannot compute modules\.json with {message}\. BertModel"):
         bert_tf.TextEmbedder.from_pretrained(made)
     bert_tf.BertModel.from_pretrained(made)
 

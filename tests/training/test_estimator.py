@@ -344,13 +344,14 @@ def test_a_hook_ends_training_with_a_checkpoint(tmp_path, whole, caplog):
 
 def test_divergence_keeps_the_checkpoint_before(tmp_path):
     stop = Watch(at=1, act=lambda: os.kill(os.getpid(), signal.SIGTERM))
-    settings = {"learning_rate": 1e30, "num_warmup_steps": 0}
     with pytest.raises(SystemExit):
-        train(tmp_path, stop, **settings)
+        train(tmp_path, stop)
     before = contents(tmp_path)
     watch = Watch()
+    estimator = make(tmp_path)
+    estimator.model.head.bias.assign(np.full(3, np.inf))
     with pytest.raises(NonFiniteError, match=r"^step 2: loss (inf|nan), "):
-        train(tmp_path, watch, **settings)
+        estimator.train(toy_task.training_data(EXAMPLES), [watch])
     assert watch.calls == [("begin", 1), ("end",)]
     assert contents(tmp_path) == before
 
