@@ -11,7 +11,7 @@ import os
 import sys
 from collections.abc import Iterator
 
-from bert_tf import faster_imports, memory
+from bert_tf import memory
 from bert_tf.packages import tensorflow_required
 
 
@@ -31,7 +31,7 @@ def _no_stderr() -> Iterator[None]:
 
 
 memory.limit_heaps()
-with tensorflow_required(), faster_imports.without_garbage_collection():
+with tensorflow_required():
     if os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3") == "3":
         with _no_stderr():
             import tensorflow

@@ -35,7 +35,6 @@ TENSORFLOW = {"tensorflow", "tensorflow_text", "keras", "tf_keras"}
 IMPORTS_IT_LAZILY = {
     "bert_tf",
     "bert_tf.files",
-    "bert_tf.keras_registry",
     "bert_tf.packages",
     "bert_tf.data.records",
     "bert_tf.jobs.output_folder",
@@ -204,8 +203,7 @@ def test_the_package_imports_lazily():
         [ROOT / "bert_tf" / "__init__.py"],
         lambda name: (
             belongs_to(name, TENSORFLOW | {"bert_tf"})
-            and part_of(name)
-            not in FOR_ALL | {"faster_imports", "keras_registry", "onednn"}
+            and part_of(name) not in FOR_ALL
         ),
         imports_when_loaded,
     )
