@@ -125,6 +125,10 @@ class Batches(StepArguments):
         self._padded = padded
         self.usual_length = round(features.lengths.mean())
 
+    def features(self) -> Features:
+        """Returns the data set."""
+        return self._features
+
     def __len__(self) -> int:
         return self._per_epoch
 
@@ -192,6 +196,10 @@ class Stream(StepArguments):
         self._epoch = 0
         self._example: tuple | None = None
         self._steps: Iterator[tuple] | None = None
+
+    def features(self) -> Features:
+        """Returns the first part of the data."""
+        return next(self._parts())
 
     def __len__(self) -> int:
         return self._num_steps

@@ -40,6 +40,7 @@ from bert_tf.tasks.examples import Example
 from bert_tf.tasks.task import Rows
 from bert_tf.text_models.batches import num_replicas
 from bert_tf.text_models.inputs import (
+    Part,
     as_columns,
     best_texts,
     plain,
@@ -400,12 +401,14 @@ class TextEmbedder(TextModel):
                 )
         super().compile(optimizer, **arguments)
 
-    def _check_training(self, features: Features, batch_size: int) -> None:
-        arrays = features.arrays
+    def _training_data(self, data: Part, batch_size: int, *options: Any) -> Any:
+        steps = super()._training_data(data, batch_size, *options)
         with self._scope():
             size = -(-batch_size // num_replicas())
+        arrays = steps.features().arrays
         is_unscored = np.isnan(arrays["label_ids"])
         require_negatives(arrays["text_ids"][is_unscored], size)
+        return steps
 
     def make_task(self, **options):
         return EmbeddingTask(

@@ -92,9 +92,6 @@ class TrainableTextModel(PredictingTextModel):
         """Returns the features of texts `x`, with labels unless `y` is None."""
         return self.make_task().encoding.features(self.examples(x, y))
 
-    def _check_training(self, features: Features, batch_size: int) -> None:
-        """Raises InputError if training on the features changes nothing."""
-
     def _targets(self, batch: Mapping[str, np.ndarray]) -> Any:
         """Returns what Keras's own losses and metrics compare with `call`."""
         num_classes = len(self._class_names())
@@ -434,7 +431,6 @@ class TrainableTextModel(PredictingTextModel):
             balanced = balanced_class_weights(numbers, len(names))
             class_weight = dict(zip(names, balanced, strict=False))
         arguments = self._training_arguments(class_weight)
-        self._check_training(features, batch_size)
         return for_training(features, batch_size, epochs, seed, arguments)
 
     def _stream(
@@ -459,10 +455,7 @@ class TrainableTextModel(PredictingTextModel):
             return (self._weighted_features(*part) for part in texts)
 
         def parts() -> Iterator[Features]:
-            for number, features in enumerate(encoded()):
-                if number == 0:
-                    self._check_training(features, batch_size)
-                yield self._with_teacher(features)
+            return map(self._with_teacher, encoded())
 
         if steps_per_epoch is not None:
             num_steps = steps_per_epoch

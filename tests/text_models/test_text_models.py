@@ -1214,7 +1214,9 @@ def test_wrong_options_of_validation(encoder):
             with refused(r"alidation.data must .* a tuple \(x, y\) or \(x,"):
                 load(encoder, kind).fit(*data, validation_data=wrong)
     with refused("There are no texts"):
-        load(encoder, "embedder").fit([("a", "b")], validation_data=([], None))
+        load(encoder, "embedder").fit(
+            [("a", "b"), ("c", "d")], validation_data=([], None)
+        )
 
 
 def test_unknown_options_of_fit(encoder):
