@@ -87,13 +87,6 @@ class ServingConfig(comparison.BenchmarkOptions):
     init_checkpoint: str | None = option(
         "Hugging Face folder of the weights. Default: MiniLM.", default=None
     )
-    export_parts: int = option(
-        "Parts that each layer of our export is split into. With 2 or more, "
-        "each operation runs in one thread, as on a server with the flags in "
-        "docs/guide/serving.md.",
-        default=1,
-        at_least=1,
-    )
 
 
 def run(config: ServingConfig) -> comparison.Comparison:
@@ -151,7 +144,6 @@ def programs_of(
             mixed_precision=precision,
             output_dir=f"{folder}/{precision}",
             do_export=True,
-            export_parts=config.export_parts,
         )
     ).export
     setup = {
@@ -161,7 +153,6 @@ def programs_of(
     }
     program = "text_classifier.py"
     ours = {**setup, "backend": "saved_model", "model": exported}
-    ours["has_parts"] = config.export_parts > 1
     programs = {comparison.OURS: (sys.executable, program, ours)}
     for side, (_, torch, is_compiled) in SIDES[precision].items():
         if side in config.chosen(TITLES):

@@ -88,18 +88,10 @@ def command() -> None:
     program, *words = sys.argv
     sys.argv[0] = os.path.basename(program)
     first = words[0] if words else ""
-    name, _, value = first.partition("=")
     if first in ("--help", "-h"):
         _print(_help())
     elif first == "--version":
         _print(f"bert_tf {__version__}\n")
-    elif name == "--completion":
-        from bert_tf import completion
-
-        if value in completion.SHELLS:
-            options = {job: options_of(job) for job in JOBS}
-            _print(completion.script(value, options))
-        _fail(f"--completion must be {' or '.join(completion.SHELLS)}")
     elif first == ENVIRONMENT:
         from bert_tf import environment
 
@@ -119,8 +111,7 @@ def _help() -> str:
     return (
         f"bert-tf JOB --flag=value ...\n\n{jobs}\n\n"
         "`bert-tf JOB --help` lists the flags of a job. `bert-tf --version` "
-        "prints the version,\nand `bert-tf --completion=bash` (or zsh) a "
-        "script that completes jobs and flags.\n"
+        "prints the version.\n"
     )
 
 

@@ -1,22 +1,6 @@
-"""The dense layer of every block: half precision, LoRA, int8, splitting.
+"""The dense layer of every block: half precision, LoRA, int8."""
 
-In an export for CPUs, blocks are split into parts that do not depend on each
-other, as in Shoeybi et al. 2019 ("Megatron-LM", section 3): each part has some
-of the attention heads, and some of the columns of the feed-forward network.
-TensorFlow computes the parts at the same time, on different cores. Without the
-split, the matrix products of a single text are too small to use several cores
-well.
-
-    with splitting({block.intermediate.dense: [(kernel, bias), ...]}):
-        outputs = model(features)
-"""
-
-import contextlib
-import contextvars
-import functools
-import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator
 
 import keras
 import numpy as np
@@ -28,18 +12,6 @@ from bert_tf.errors import InputError
 # The LoRA adapters of a dense layer: the attributes of Keras's layer.
 _ADAPTERS = ("lora_kernel_a", "lora_kernel_b")
 
-# Kernels [F, units / n] and biases [units / n] of layers that are split.
-Parts = Mapping[keras.layers.Layer, Sequence[tuple[Any, Any]]]
-
-_parts: contextvars.ContextVar[Parts] = contextvars.ContextVar(
-    "parts", default=types.MappingProxyType({})
-)
-
-
-def splitting(parts: Parts) -> contextlib.AbstractContextManager[None]:
-    """Splits layers in the `with` block; all have the same number of parts."""
-    return kernels.setting(_parts, parts)
-
 
 @keras.saving.register_keras_serializable("bert_tf")
 class Dense(keras.layers.Dense):
@@ -49,36 +21,12 @@ class Dense(keras.layers.Dense):
         """Maps floats [..., F] to [..., units]."""
         return self._apply(self._product, inputs)
 
-    def parts(self, x, activation: Callable = lambda y: y) -> list:
-        """Maps floats [..., F] to parts of the columns, [..., units / n].
-
-        There is one part unless the layer is split; see `splitting`.
-        """
-        parts = [
-            functools.partial(_affine, kernel, bias)
-            for kernel, bias in _parts.get().get(self, ())
-        ] or [self]
+    def activated(self, x, activation: Callable):
+        """Maps floats [..., F] to the activation of the product."""
         if kernels.are_passes_compiled():
             # `kernels.is_fused` needs the shape of `x`.
-            return [activation(self._apply(part, x)) for part in parts]
-        return [
-            self._apply(lambda rows, part=part: activation(part(rows)), x)
-            for part in parts
-        ]
-
-    def of_parts(self, x):
-        """Maps floats [..., F], or a list of parts of them, to [..., units]."""
-        if not isinstance(x, list):
-            return self(x)
-        # TensorFlow does not copy the rows of a matrix to split it.
-        first, *others = zip(
-            ops.split(self.kernel, len(x), axis=0), x, strict=True
-        )
-        kernel, part = first
-        y = self._apply(functools.partial(_affine, kernel, self.bias), part)
-        for kernel, part in others:
-            y += self._apply(functools.partial(ops.matmul, x2=kernel), part)
-        return y
+            return activation(self(x))
+        return self._apply(lambda rows: activation(self(rows)), x)
 
     def _apply(self, function: Callable, x):
         """Applies a function of [N, F] or [..., F] to floats [..., F]."""
@@ -187,11 +135,6 @@ class Dense(keras.layers.Dense):
         """Makes `build` create an int8 kernel from a `QuantizationConfig`."""
         self.quantization_config = keras.saving.deserialize_keras_object(config)
         self.dtype_policy = f"int8_from_{self.dtype_policy.name}"
-
-
-def _affine(kernel, bias, x):
-    """Maps floats [..., F] to [..., units]."""
-    return ops.add(ops.matmul(x, kernel), bias)
 
 
 def dense_layers(

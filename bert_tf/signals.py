@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-# Delay before a signal whose exception was dropped is sent again.
-SECONDS_TO_NEXT_TRY = 0.01
-
 
 class Stopped(SystemExit):
     """SIGTERM or SIGHUP was received; exits with 128 + its number."""
@@ -68,45 +65,24 @@ def stopping() -> Iterator[None]:
     """Raises KeyboardInterrupt for SIGINT, `Stopped` for SIGTERM and SIGHUP.
 
     If a library swallows the exception or raises another one instead, it is
-    raised at the end of the block. Python drops exceptions in a finalizer or a
-    callback; the signal is then sent again a moment later, to the handler that
-    is installed by then. Ignored signals, as under `nohup`, stay ignored. Call
-    it in the main thread, where Python runs signal handlers.
+    raised at the end of the block. Ignored signals, as under `nohup`, stay
+    ignored. Call it in the main thread, where Python runs signal handlers.
     """
     received: list[int] = []
-    dropped: list[int] = []
 
     def stop(number: int, frame: object) -> None:
         received.append(number)
         raise _exception(number)
 
-    def note_dropped(unraisable: "sys.UnraisableHookArgs") -> None:
-        error = unraisable.exc_value
-        if not isinstance(error, KeyboardInterrupt | Stopped):
-            return hook_before(unraisable)
-        dropped.append(getattr(error, "number", signal.SIGINT))
-        # If the signal were sent here, its exception would be dropped too.
-        signal.setitimer(signal.ITIMER_REAL, SECONDS_TO_NEXT_TRY)
-
-    def send_again(*_: object) -> None:
-        while dropped:
-            signal.raise_signal(dropped.pop())
-
-    hook_before = sys.unraisablehook
-    with _handlers(stop, STOP_SIGNALS), _handlers(send_again, [signal.SIGALRM]):
-        sys.unraisablehook = note_dropped
+    with _handlers(stop, STOP_SIGNALS):
         try:
             yield
-            send_again()
             if received:
                 raise _exception(received[0])
         except Exception as error:
             if received:
                 raise _exception(received[0]) from error
             raise
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            sys.unraisablehook = hook_before
 
 
 def _exception(number: int) -> BaseException:

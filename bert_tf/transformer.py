@@ -235,38 +235,27 @@ class SelfAttention(EncoderLayer):
             all S; None for all.
 
         Returns:
-          Context, floats [B, Q, H], or a list if the layer is split, and the
-          attention probabilities before dropout, floats [B, N, Q, S].
+          Context, floats [B, Q, H], and the attention probabilities before
+          dropout, floats [B, N, Q, S].
         """
         queries = _first_positions(x, num_queries)
-        heads = (
-            [self._split_heads(part, inputs) for part in layer.parts(inputs)]
+        query, key, value = (
+            self._split_heads(layer(inputs), inputs)
             for layer, inputs in (
                 (self.query, queries),
                 (self.key, x),
                 (self.value, x),
             )
         )
-        results = [
-            self._attend(query, key, value, attention_bias, seed)
-            for query, key, value in zip(*heads, strict=True)
-        ]
-        contexts = [self._join_heads(result[0], queries) for result in results]
-        probabilities = [result[1] for result in results]
-        if len(results) == 1:
-            return contexts[0], probabilities[0]
-        return contexts, ops.concatenate(probabilities, axis=1)
-
-    def _attend(self, query, key, value, attention_bias, seed):
-        """Returns context [B, N, Q, D] and probabilities [B, N, Q, S]."""
         query = query * (1.0 / math.sqrt(query.shape[-1]))
         scores = ops.matmul(query, ops.transpose(key, (0, 1, 3, 2)))
-        return kernels.attend(
+        context, probabilities = kernels.attend(
             scores, attention_bias, value, self.dropout.rate, seed
         )
+        return self._join_heads(context, queries), probabilities
 
     def _split_heads(self, x, inputs):
-        """Maps floats [B, S, N D] of some heads to [B, N, S, D].
+        """Maps floats [B, S, N D] to [B, N, S, D].
 
         B and S are taken from `inputs`, [B, S, H], so that the graph computes
         them once.
@@ -302,12 +291,9 @@ class ResidualOutput(EncoderLayer):
         self.layer_norm.build((None, None, self.config.hidden_size))
 
     def call(self, x, residual, seed=None):
-        """Maps floats [B, S, I or H] and a residual [B, S, H] to [B, S, H].
-
-        `x` may be a list of its parts; see `Dense.of_parts`.
-        """
+        """Maps floats [B, S, I or H] and a residual [B, S, H] to [B, S, H]."""
         return kernels.residual_layer_norm(
-            self.dense.of_parts(x),
+            self.dense(x),
             residual,
             self.layer_norm,
             self.dropout.rate,
@@ -350,10 +336,8 @@ class Intermediate(EncoderLayer):
         self.dense.build((None, None, self.config.hidden_size))
 
     def call(self, x):
-        """Maps floats [B, S, H] to [B, S, I], a list if the layer is split."""
-        activation = ACTIVATIONS[self.config.hidden_act]
-        parts = self.dense.parts(x, activation)
-        return parts if len(parts) > 1 else parts[0]
+        """Maps floats [B, S, H] to [B, S, I]."""
+        return self.dense.activated(x, ACTIVATIONS[self.config.hidden_act])
 
 
 @keras.saving.register_keras_serializable("bert_tf")

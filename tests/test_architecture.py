@@ -35,7 +35,6 @@ TENSORFLOW = {"tensorflow", "tensorflow_text", "keras", "tf_keras"}
 IMPORTS_IT_LAZILY = {
     "bert_tf",
     "bert_tf.files",
-    "bert_tf.keras_registry",
     "bert_tf.packages",
     "bert_tf.data.records",
     "bert_tf.jobs.output_folder",
@@ -133,8 +132,14 @@ def imports_when_loaded(tree: ast.Module) -> Iterator[tuple[str, int]]:
         pending.extend(ast.iter_child_nodes(node))
 
 
+# It makes the models of Keras files by the public names of their classes.
+USES_PUBLIC_NAMES = "bert_tf.interop.keras_files"
+
+
 def is_forbidden(path: pathlib.Path, name: str) -> bool:
     """Returns whether the table does not allow a module to import a name."""
+    if (name_of(path), name) == (USES_PUBLIC_NAMES, "bert_tf"):
+        return False
     part = part_of(name_of(path))
     allowed = may_import()[part] | FOR_ALL | {part}
     is_ours = name.split(".")[0] == "bert_tf"
@@ -204,8 +209,7 @@ def test_the_package_imports_lazily():
         [ROOT / "bert_tf" / "__init__.py"],
         lambda name: (
             belongs_to(name, TENSORFLOW | {"bert_tf"})
-            and part_of(name)
-            not in FOR_ALL | {"faster_imports", "keras_registry", "onednn"}
+            and part_of(name) not in FOR_ALL
         ),
         imports_when_loaded,
     )
@@ -249,7 +253,7 @@ FLAG = re.compile(r"(?<!-)--([a-z]|$)")
 COMMAND = re.compile(r"(\.py|pip install|docker run)( --\S+)+")
 # Modules that name flags in strings other than help texts.
 NAMES_FLAGS = {
-    **dict.fromkeys(["cli", "command", "completion"], "the command line"),
+    **dict.fromkeys(["cli", "command"], "the command line"),
     "environment": "options of nvidia-smi",
     "corpus.engines.beam": "options of Beam, which are words of a command line",
     "corpus.engines.spark_session": "options of spark-submit",

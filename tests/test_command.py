@@ -71,16 +71,8 @@ def test_a_missing_absl_is_one_line():
         assert done.stderr.endswith(": . .venv/bin/activate\n")
 
 
-def test_the_version_and_completion(lines_of):
+def test_the_version(lines_of):
     assert lines_of("--version") == (0, f"bert_tf {__version__}\n", "")
-    for shell in ("bash", "zsh"):
-        status, out, err = lines_of(f"--completion={shell}")
-        assert (status, err) == (0, "")
-        assert "_bert_tf bert-tf\n" in out
-    for words in (["--completion=fish"], ["--completion"]):
-        status, out, err = lines_of(*words)
-        assert (status, out) == (2, "")
-        assert err == "bert-tf: error: --completion must be bash or zsh\n"
 
 
 def test_the_environment_is_printed(lines_of, monkeypatch):

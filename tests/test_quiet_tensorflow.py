@@ -1,7 +1,6 @@
 """TensorFlow is imported without start-up messages."""
 
 import os
-import signal
 import subprocess
 import sys
 
@@ -64,30 +63,3 @@ def test_a_missing_tensorflow_is_one_line(tmp_path):
         f"{script}: error: This program needs the package tensorflow. Run, in "
         "the checkout of bert_tf: pip install '.[tensorflow]'\n"
     )
-
-
-SLOW_TENSORFLOW = """
-import time
-print("importing", flush=True)
-time.sleep(60)
-"""
-
-
-def test_an_interrupt_while_tensorflow_is_imported_is_one_line(tmp_path):
-    (tmp_path / "tensorflow.py").write_text(SLOW_TENSORFLOW)
-    outer = {k: v for k, v in os.environ.items() if not k.startswith("TF_")}
-    script = str(ROOT / "bert_tf" / "jobs" / "pretraining.py")
-    with subprocess.Popen(
-        [sys.executable, "-m", "bert_tf.jobs.pretraining"],
-        env=outer | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        # The parent process may ignore the signal.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    ) as process:
-        assert process.stdout.readline() == "importing\n"
-        process.send_signal(signal.SIGINT)
-        said = process.communicate(timeout=30)[1]
-    assert said == f"{script}: error: interrupted\n"
-    assert process.returncode == 130

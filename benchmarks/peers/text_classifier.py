@@ -23,11 +23,8 @@ def saved_model(setup):
     import tensorflow as tf
     import tensorflow_text  # noqa: F401  (registers the tokenizer's operation)
 
-    # The parts of each layer are operations that do not depend on each other.
-    # These are the flags that docs/guide/serving.md gives to the server.
     num_threads = setup["num_threads"]
-    inner = 1 if setup["has_parts"] else num_threads
-    tf.config.threading.set_intra_op_parallelism_threads(inner)
+    tf.config.threading.set_intra_op_parallelism_threads(num_threads)
     tf.config.threading.set_inter_op_parallelism_threads(num_threads)
     loaded = tf.saved_model.load(setup["model"])
     function = loaded.signatures["serving_default"]

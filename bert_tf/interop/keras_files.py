@@ -17,6 +17,7 @@ from typing import Any
 import keras
 import numpy as np
 
+import bert_tf
 from bert_tf import files
 from bert_tf.config import BertConfig
 from bert_tf.dense import adapted_layers, dense_layers
@@ -91,10 +92,7 @@ def build_model(pretrained: Pretrained) -> keras.Model:
                 pretrained.path, f"the {head} model has no output_weights."
             )
         options["num_labels"] = shapes["output_weights"][0]
-    # Keras finds the class by its name, as when it loads a file.
-    model_class = keras.saving.get_registered_object(
-        f"bert_tf>{HEADS[head].model}"
-    )
+    model_class = getattr(bert_tf, HEADS[head].model)
     model = model_class.from_config({"config": config.to_dict(), **options})
     model.build()
     variables = checkpoint_variables(model)
@@ -249,6 +247,11 @@ def load(path: str, **options: Any) -> keras.Model:
         _require_weights(path, config, total)
         if options.get("safe_mode", True):
             _require_no_code(path, config)
+        # Keras finds only classes that are imported.
+        for values in _objects(config):
+            package, _, name = str(values.get("registered_name")).partition(">")
+            if package == "bert_tf" and name in bert_tf.__all__:
+                getattr(bert_tf, name)
         with _reading(path, local):
             model = keras.saving.load_model(local, **options)
     for variable in model.weights:

@@ -42,8 +42,7 @@ def export_kept(
     def write() -> None:
         served = serve(_on_one_device(estimator))
         facts = {"name": name, "metrics": metrics, "source": source}
-        folder, num_parts = settings.export_dir(config), config.export_parts
-        written.append(export(served, folder, num_parts=num_parts, **facts))
+        written.append(export(served, settings.export_dir(config), **facts))
 
     by_chief(estimator.strategy, write, "export the model")
     return written[0] if written else None

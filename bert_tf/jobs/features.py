@@ -144,7 +144,6 @@ def _export(
         served,
         config.export_dir,
         source=start.init_checkpoint,
-        num_parts=config.export_parts,
     )
 
 

@@ -82,7 +82,6 @@ def run(config: FillMaskConfig) -> list[Filled]:
             ServedMaskedLM(model, encoding, config.top_k),
             config.export_dir,
             source=config.init_checkpoint,
-            num_parts=config.export_parts,
         )
         return []
     filled = []

@@ -117,14 +117,6 @@ class ExportOptions(Options):
         default=None,
         per_worker=True,
     )
-    export_parts: int = option(
-        "Number of parts that each layer is split into, which a server "
-        "computes in parallel on CPU cores. 2 lowers the latency of single "
-        "requests on a server with the flags in docs/guide/serving.md; "
-        "otherwise use 1.",
-        default=1,
-        at_least=1,
-    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -30,15 +30,12 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 import keras
 import tensorflow as tf
 from absl import logging
 
 from bert_tf import files
-from bert_tf.config import positive_integer
-from bert_tf.dense import Dense, adapted_layers, splitting
 from bert_tf.errors import InputError, in_file, wrong_value
 from bert_tf.serving.readme import (
     BATCHING,
@@ -53,7 +50,6 @@ from bert_tf.serving.readme import (
     write_warm_up,
 )
 from bert_tf.serving.served import Served, Tensors
-from bert_tf.transformer import Intermediate, SelfAttention
 from bert_tf.variables import checkpoint_variables
 
 
@@ -88,18 +84,15 @@ class StoredWeights:
 
     Args:
       model: The model.
-      num_parts: The number of parts of each block; see `bert_tf.dense`.
 
     Attributes:
       by_name: TensorFlow variables by their TF1 names: a copy in the model's
         compute dtype if the model casts the variable, else the model's own.
-        Parts are named as TF1 names them, `kernel/part_0`.
     """
 
-    def __init__(self, model: keras.Model, num_parts: int = 1):
+    def __init__(self, model: keras.Model):
         self.by_name: dict[str, tf.Variable] = {}
         self._cast: list[tuple[keras.Variable, tf.Variable]] = []
-        names: dict[int, str] = {}
         for name, variable in checkpoint_variables(model).items():
             stored = variable.value
             is_cast = variable.dtype != model.compute_dtype
@@ -108,22 +101,6 @@ class StoredWeights:
                 stored = tf.Variable(narrow, trainable=False)
                 self._cast.append((variable, stored))
             self.by_name[name] = stored
-            names[id(variable)] = name
-        self._parts: dict[Dense, list[tuple[Any, Any]]] = {}
-        for layer in _layers_to_split(model, num_parts):
-            kernels, biases = (
-                self._split(names[id(variable)], num_parts)
-                for variable in (layer.kernel, layer.bias)
-            )
-            self._parts[layer] = [*zip(kernels, biases, strict=True)]
-
-    def _split(self, name: str, num_parts: int) -> list[tf.Variable]:
-        """Replaces a variable by parts of its columns."""
-        parts = tf.split(self.by_name.pop(name), num_parts, axis=-1)
-        parts = [tf.Variable(part, trainable=False) for part in parts]
-        for number, part in enumerate(parts):
-            self.by_name[f"{name}/part_{number}"] = part
-        return parts
 
     def used_by(self, method: Callable) -> Callable:
         """Returns a method of the model that uses these variables."""
@@ -134,25 +111,10 @@ class StoredWeights:
             for variable, stored in self._cast:
                 # The scope's constructor would cast `stored` to float32.
                 scope.add_update((variable, stored))
-            with scope, splitting(self._parts):
+            with scope:
                 return method(*arguments)
 
         return call
-
-
-def _layers_to_split(model: keras.Model, num_parts: int) -> Iterator[Dense]:
-    """Yields the layers whose heads or columns can be divided evenly."""
-    if num_parts == 1 or adapted_layers(model):
-        return
-    for layer in model._flatten_layers():
-        layers, size = [], 1
-        if isinstance(layer, SelfAttention):
-            layers = [layer.query, layer.key, layer.value]
-            size = layer.config.num_attention_heads
-        elif isinstance(layer, Intermediate):
-            layers, size = [layer.dense], layer.config.intermediate_size
-        if size % num_parts == 0:
-            yield from layers
 
 
 # The export.
@@ -174,7 +136,6 @@ def export(
     metrics: Mapping[str, float | None] | None = None,
     source: str | None = None,
     version: int | None = None,
-    num_parts: int = 1,
 ) -> str:
     """Writes a new version of a model, atomically.
 
@@ -189,17 +150,14 @@ def export(
       source: See `model_card`.
       version: The version number; None for the time in seconds, or for the
         highest existing number plus 1 if that is larger.
-      num_parts: See `StoredWeights`. 2 needs a server with two flags: see
-        docs/guide/serving.md.
 
     Returns:
       The folder of the new version.
 
     Raises:
       InputError: If the version exists, the folder cannot be written to, or the
-        name or a number is invalid.
+        name or the version is invalid.
     """
-    positive_integer("num_parts", num_parts)
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         requirement = "letters, digits, '.', '_' and '-'"
         raise wrong_value("The model's name on the server", requirement, name)
@@ -214,7 +172,7 @@ def export(
     with _temporary_folder(export_dir) as folder:
         with _writing(export_dir):
             os.mkdir(folder)
-        signatures = save(served, folder, export_dir, num_parts)
+        signatures = save(served, folder, export_dir)
         card = model_card(served, folder, name, metrics, source)
         text = readme(name, served.kind, signatures, served.example)
         with _writing(export_dir):
@@ -238,15 +196,13 @@ def require_export_dir(export_dir: str) -> None:
         pass
 
 
-def save(
-    served: Served, folder: str, place: str, num_parts: int = 1
-) -> dict[str, Signature]:
+def save(served: Served, folder: str, place: str) -> dict[str, Signature]:
     """Writes the SavedModel.
 
     It contains TensorFlow variables and tables, nothing of Keras: loading it
     needs neither Keras nor this package. Errors name `place`, not `folder`.
     """
-    stored = StoredWeights(served.model, num_parts)
+    stored = StoredWeights(served.model)
     answer_tokens = _of_one_shape(stored.used_by(served.answer_tokens))
     methods = {
         "serving_default": (served.inputs, stored.used_by(served.answer)),

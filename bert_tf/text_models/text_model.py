@@ -285,7 +285,6 @@ class TextModel(TrainableTextModel):
         filepath: str | os.PathLike[str],
         name: str = "bert",
         version: int | None = None,
-        num_parts: int = 1,
     ) -> str:
         """Writes a SavedModel from strings to answers, as `--do_export` does.
 
@@ -296,9 +295,6 @@ class TextModel(TrainableTextModel):
           name: The model's name on the server.
           version: The number of the version. By default the time in seconds,
             or the number after the highest that exists, if it is higher.
-          num_parts: The number of parts of each layer, which a server computes
-            in parallel. 2 lowers the latency of single requests if the server
-            has the flags in docs/guide/serving.md.
 
         Returns:
           The folder of the version.
@@ -323,5 +319,4 @@ class TextModel(TrainableTextModel):
             files.path_text(filepath, "filepath"),
             name=name,
             version=version,
-            num_parts=num_parts,
         )

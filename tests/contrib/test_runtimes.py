@@ -68,8 +68,7 @@ def test_refuses_lstms():
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
-        *(("choices", "onnx"), ("tags", "litert")),
-        *(("one head", "onnx"), ("two heads in parts", "onnx")),
+        *(("choices", "onnx"), ("tags", "litert"), ("one head", "onnx")),
         *(("mean vectors", "litert"), ("max vectors", "litert")),
         ("token vectors", "litert"),
     ],

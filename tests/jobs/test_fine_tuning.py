@@ -325,14 +325,14 @@ def test_the_chief_exports_a_copy_for_one_device(
     monkeypatch.setattr(workers, "is_chief", lambda strategy: is_chief)
     monkeypatch.setattr(exporting, "export", export)
     facts = {"name": "mood", "metrics": {"eval_f1": 0.5}, "source": "start"}
-    options = ExportOptions(export_dir="export", export_parts=3)
+    options = ExportOptions(export_dir="export")
     found = exporting.export_kept(
         estimator, lambda model: model, options, **facts
     )
     assert found == ("new version" if is_chief else None)
     assert len(exported) == is_chief
     for model, folder, others in exported:
-        assert (folder, others) == ("export", {"num_parts": 3, **facts})
+        assert (folder, others) == ("export", facts)
         assert not isinstance(
             model.weights[0].value, tf.distribute.DistributedValues
         )

@@ -97,14 +97,6 @@ KINDS = {
         ),
         ENCODING,
     ),
-    "two heads in parts": lambda: ServedTagger(
-        random_weights(
-            heads.BertTokenClassifier(
-                dataclasses.replace(SMALL, num_attention_heads=2), len(TAGS)
-            )
-        ),
-        TAGGING,
-    ),
     "lstms": lambda: ServedTagger(
         random_weights(
             BertFeatureTagger(SMALL, len(TAGS), layers="last", lstm_size=5)
@@ -125,8 +117,7 @@ def path_of(kind: str) -> pathlib.Path:
     """Returns the folder of its export, with the files that readers need."""
     path = pathlib.Path(_folder.name, kind, "7")
     path.parent.mkdir()
-    num_parts = 2 if kind.endswith("parts") else 1
-    save(served(kind), str(path), str(path), num_parts)
+    save(served(kind), str(path), str(path))
     extra = path / EXTRA
     extra.mkdir()
     card = model_card(served(kind), str(path), kind, source="a/b")

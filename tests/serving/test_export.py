@@ -2,7 +2,6 @@
 
 import base64
 import dataclasses
-import functools
 import json
 import logging
 import os
@@ -37,7 +36,6 @@ from bert_tf.serving.export import StoredWeights, export
 from bert_tf.serving.readme import WARM_UP_SIZES
 from bert_tf.serving.tagging import ServedTagger
 from bert_tf.tasks.conll import TaggingEncoding
-from bert_tf.variables import checkpoint_variables
 from tests.serving import small_served
 from tests.serving.rest import serve
 from tests.serving.small_served import (
@@ -178,7 +176,7 @@ def test_two_replicas_and_bfloat16(tmp_path):
     with strategy.scope():
         served = tagger(dtype="mixed_bfloat16")
     # In bfloat16, parts would be summed with other rounding errors.
-    path = export(served, str(tmp_path), version=3, num_parts=1)
+    path = export(served, str(tmp_path), version=3)
     loaded = tf.saved_model.load(path)
     assert loaded.weights["bert/pooler/dense/kernel"].dtype == tf.bfloat16
     texts = ["the cat", "é"]
@@ -248,7 +246,7 @@ def test_a_server_answers_without_this_project(path, served):
 def quick(monkeypatch):
     """Replaces the model by two small files."""
 
-    def save(served, folder, place, num_parts):
+    def save(served, folder, place):
         pathlib.Path(folder, "saved_model.pb").write_text("a model", "utf-8")
         pathlib.Path(folder, "variables").mkdir()
         pathlib.Path(folder, "variables", "data").write_text("1", "utf-8")
@@ -468,83 +466,6 @@ def test_without_casts_the_variables_are_shared(policy):
     model.build()
     own = [id(variable.value) for variable in model.weights]
     assert [id(v) for v in StoredWeights(model).by_name.values()] == own
-
-
-# Blocks in parts -------------------------------------------------------------
-
-ATTENTION = ("query", "key", "value")
-
-
-@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
-@pytest.mark.parametrize(
-    ("num_parts", "split"),
-    [
-        (2, {*ATTENTION, "intermediate"}),
-        (3, {"intermediate"}),
-        (4, {*ATTENTION}),
-        (5, set()),
-    ],
-)
-def test_parts_give_the_same_outputs(num_parts, split, policy):
-    """Four heads, and 18 columns of the feed-forward network."""
-    model = random_weights(
-        BertClassifier(TWO_LAYERS, 3, output_attentions=True, dtype=policy)
-    )
-    stored = StoredWeights(model, num_parts)
-    parts = {
-        re.search(r"(\w+)(/dense)?/kernel/part_0$", name)[1]
-        for name in stored.by_name
-        if name.endswith("/kernel/part_0")
-    }
-    found = stored.used_by(model)(FEATURES)
-    for name, expected in model(FEATURES).items():
-        tf.nest.map_structure(
-            functools.partial(assert_near, policy), found[name], expected
-        )
-    assert parts == split
-
-
-def assert_near(policy, found, expected):
-    found, expected = (np.asarray(x, np.float32) for x in (found, expected))
-    if policy == "float32":
-        largest = np.abs(expected).max()
-        np.testing.assert_allclose(found, expected, atol=1e-5 * largest)
-        return
-    # Single values of bfloat16 depend on the CPU.
-    assert found.shape == expected.shape
-    distance = np.linalg.norm(found - expected)
-    assert distance < 0.05 * np.linalg.norm(expected)
-
-
-def test_the_parts_are_the_columns():
-    model = random_weights(BertClassifier(TWO_LAYERS, 3))
-    kernel = "bert/encoder/layer_1/intermediate/dense/kernel"
-    by_name = StoredWeights(model, 3).by_name
-    parts = [by_name.pop(f"{kernel}/part_{n}") for n in range(3)]
-    assert kernel not in by_name
-    np.testing.assert_array_equal(
-        np.concatenate(parts, axis=1), checkpoint_variables(model)[kernel]
-    )
-
-
-def test_models_with_adapters_stay_whole():
-    model = random_weights(BertClassifier(CONFIG, 3))
-    model.enable_lora(2)
-    stored = StoredWeights(model, 2)
-    assert not any("part_" in name for name in stored.by_name)
-    np.testing.assert_array_equal(
-        stored.used_by(model)(FEATURES)["logits"], model(FEATURES)["logits"]
-    )
-
-
-@pytest.mark.slow
-def test_exports_are_whole_by_default(path, tmp_path):
-    parts = export(tagger(), str(tmp_path), version=1, num_parts=2)
-    for folder, is_split in ((path, False), (parts, True)):
-        variables = tf.train.list_variables(f"{folder}/variables/variables")
-        names = [name for name, _ in variables]
-        assert any("part_1" in name for name in names) is is_split
-        assert not any("part_2" in name for name in names)
 
 
 # Messages ---------------------------------------------------------------------
