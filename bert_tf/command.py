@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from bert_tf.options import Options
 
 # The modules of `bert_tf.jobs` with a function `run`. The module of the same
-# name in `bert_tf.jobs.options` or, for some, `bert_tf.contrib.options` has its
-# options.
+# name in `bert_tf.jobs.options` has its options.
 JOBS = (
     "vocabulary",
     "pretraining_data",
@@ -31,9 +30,7 @@ JOBS = (
     "fill_mask",
     "convert_checkpoint",
     "convert_saved_model",
-    "attention",
 )
-CONTRIB = ("convert_saved_model", "attention")
 # A command that runs no job: it has no options and no script.
 ENVIRONMENT = "env"
 
@@ -70,16 +67,11 @@ def _require_absl() -> None:
 
 def options_of(job: str) -> "type[Options]":
     """Returns the class of a job's options: NameOfJobConfig."""
-    folder = _folder_of_options(job)
-    module = importlib.import_module(f"bert_tf.{folder}.options.{job}")
+    module = importlib.import_module(f"bert_tf.jobs.options.{job}")
     kind: type[Options] = getattr(
         module, f"{job.title().replace('_', '')}Config"
     )
     return kind
-
-
-def _folder_of_options(job: str) -> str:
-    return "contrib" if job in CONTRIB else "jobs"
 
 
 def command() -> None:
@@ -129,8 +121,8 @@ def _unknown_job(word: str) -> str:
 
 def _summary(job: str) -> str:
     """Returns the first line of a page of help without importing it."""
-    parts = _folder_of_options(job), "options", f"{job}.py"
-    path = os.path.join(os.path.dirname(__file__), *parts)
+    folder = os.path.dirname(__file__)
+    path = os.path.join(folder, "jobs", "options", f"{job}.py")
     with open(path, encoding="utf-8") as file:
         return file.readline().strip('".\n')
 

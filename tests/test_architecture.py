@@ -215,25 +215,6 @@ def test_the_package_imports_lazily():
     )
 
 
-# The front doors, which find jobs by their names.
-KNOW_CONTRIB = {"command", "jobs.attention", "jobs.convert_saved_model"}
-
-
-def test_the_core_does_not_know_contrib():
-    allowed = may_import()
-    assert [part for part in allowed if "contrib" in allowed[part]] == []
-    found = {
-        name_of(path).removeprefix("bert_tf.")
-        for path in LIBRARY
-        for node in ast.walk(tree_of(path))
-        if isinstance(node, ast.Constant)
-        and re.search(r"\bcontrib\b", str(node.value))
-        and part_of(name_of(path)) != "contrib"
-        and node.lineno not in docstring_lines(tree_of(path))
-    }
-    assert found == KNOW_CONTRIB
-
-
 def test_the_library_imports_no_scripts_or_tests():
     outside = {path.stem for path in SCRIPTS} | {"tests", "benchmarks"}
     assert_no_imports(LIBRARY, lambda name: belongs_to(name, outside))
@@ -521,7 +502,6 @@ PRIVATE = {
     "_trainable_variables": "the variables that an optimizer was built for",
     "_untrack_variable": "an int8 kernel replaces the one of floats",
     "__internal__": "updates of variables on all devices, in a replica",
-    "python": "constants of a graph, for converters",
 }
 
 

@@ -238,10 +238,3 @@ def test_conversion_works_on_remote_files(to):
     assert theirs.weights.shapes == ours.weights.shapes
     for name in ours.weights.shapes:
         assert (theirs.weights[name] == ours.weights[name]).all()
-
-
-@pytest.mark.parametrize("name", ["attention.html", "attention.png"])
-def test_visualize_attention_works_on_remote_files(name):
-    flags = {"init_checkpoint": MODEL, "output": f"{PLACE}/{name}"}
-    run("visualize_attention", text="ba de", **flags)
-    assert len(files.open_read(flags["output"]).read()) > 999

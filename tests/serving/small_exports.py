@@ -75,6 +75,14 @@ def _token_vectors():
 
 KINDS = {
     "pairs": _pairs,
+    "presence": lambda: ServedClassifier(
+        random_weights(heads.BertClassifier(SMALL, len(LABELS))),
+        *(ENCODING, LABELS, "multi_label", False),
+    ),
+    "scores": lambda: ServedClassifier(
+        random_weights(heads.BertClassifier(SMALL, 1)),
+        *(ENCODING, (), "regression", True),
+    ),
     "choices": lambda: ServedMultipleChoice(
         random_weights(heads.BertMultipleChoice(SMALL)), ENCODING, NUM_CHOICES
     ),

@@ -128,15 +128,8 @@ CASES = {
         ["--output_dir=new", "--format=onnx"],
         ["--export_dir=missing"],
         "Cannot read missing: No such file or directory.",
-        ["--export_dir=.", "--task_name=colla"],
-        "--task_name must be one of",
-    ),
-    "attention": (
-        ["--text=x"],
-        ["--init_checkpoint=missing"],
-        "missing: there is no such checkpoint",
-        ["--init_checkpoint=there", "--output=x.pdf"],
-        "--output must be a file name with .html, .htm or .png",
+        ["--export_dir=there/file"],
+        "Cannot read there/file: Not a directory.",
     ),
 }
 KINDS = ("help", "unknown flag", "no flags", "missing file", "combination")

@@ -1,1 +1,0 @@
-"""The options of the jobs in `bert_tf.contrib`; see `bert_tf.jobs.options`."""
