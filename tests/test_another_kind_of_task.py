@@ -52,7 +52,7 @@ class UncertainNumber(bert_tf.FineTuningTask):
         number, log_variance = ops.unstack(outputs["logits"], 2, axis=-1)
         return {"number": number, "deviation": ops.exp(log_variance / 2)}
 
-    def score(self, predictions):
+    def score(self, predictions, examples=()):
         number = self.decode(predictions)["number"]
         correlation = metrics.spearman(predictions["label_ids"], number)
         return {"eval_spearman": correlation, **super().score(predictions)}

@@ -132,7 +132,7 @@ class Steps:
         self, split: Split, predictions: Mapping[str, np.ndarray]
     ) -> dict[str, float]:
         """Returns the metrics of the predictions for a split."""
-        scores: dict[str, float] = self.task.score(predictions)
+        scores: dict[str, float] = self.task.score(predictions, split.examples)
         return scores
 
     def write(

@@ -59,12 +59,6 @@ class _Steps(Steps):
         super().__init__(task)
         self._conll_files = conll_files
 
-    def score(
-        self, split: Split, predictions: Mapping[str, np.ndarray]
-    ) -> dict[str, float]:
-        scores: dict[str, float] = self.task.score(predictions, split.examples)
-        return scores
-
     def write(
         self, split: Split, predictions: Mapping[str, np.ndarray], folder: str
     ) -> None:

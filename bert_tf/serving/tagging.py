@@ -130,10 +130,14 @@ class ServedTagger(ServedRows):
         words = self._words(texts)
         rows = self._rows(words.strings)
         length = tf.shape(rows.features["input_ids"])[1]
-        nothing = {"logits": tf.zeros([0, length, len(self.labels)])}
-        logits = in_batches(self.model, rows.features, nothing)["logits"]
-        logits = tf.gather_nd(logits, rows.first_tokens)
-        tags, probabilities = self._named(self._task.decode({"logits": logits}))
+        nothing = {
+            "predicted_ids": tf.zeros([0, length], tf.int32),
+            "probabilities": tf.zeros([0, length]),
+        }
+        outputs = in_batches(self._row_outputs, rows.features, nothing)
+        tags, probabilities = self._named(
+            {n: tf.gather_nd(x, rows.first_tokens) for n, x in outputs.items()}
+        )
         by_text = words.strings.with_values
         num_words = words.strings.row_lengths()
         return {
@@ -155,7 +159,7 @@ class ServedTagger(ServedRows):
           `tags`, strings [B, S]; `tag_ids`, int32 [B, S]; and `probabilities`,
           float32 [B, S]. Padding has the tag "", the id -1 and probability 0.
         """
-        answer = self._task.decode(self.model(features))
+        answer = self._row_outputs(features)
         is_token = features["input_mask"] > 0
         tags, probabilities = self._named(answer)
         return {
@@ -163,6 +167,10 @@ class ServedTagger(ServedRows):
             "tag_ids": tf.where(is_token, answer["predicted_ids"], -1),
             "probabilities": tf.where(is_token, probabilities, 0.0),
         }
+
+    def _row_outputs(self, features: Tensors) -> dict[str, tf.Tensor]:
+        masked = {"label_mask": features["input_mask"]}
+        return self._task.row_outputs(masked, self.model(features))
 
     def rows(self, texts: Tensors) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
         """Returns the index of each row's text, [R], and `INPUTS`, [R, S]."""

@@ -408,7 +408,11 @@ class ClassificationTask(FineTuningTask):
             features["label_ids"], outputs["logits"], 0.0
         )
 
-    def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, float]:
+    def score(
+        self,
+        predictions: Mapping[str, np.ndarray],
+        examples: Sequence[Any] = (),
+    ) -> dict[str, float]:
         """Returns metrics and losses with the keys of the original.
 
         Source: `metric_fn` of `run_classifier.py`. `eval_loss` is the mean

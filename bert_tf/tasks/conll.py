@@ -67,11 +67,13 @@ class Sentence:
     """A sentence of a CoNLL file.
 
     Attributes:
-      words: At least one.
+      words: At least one in a file.
       tags: The tag of each word in IOB2; None if they were not read.
       lines: The line number of each word, from 1.
       path: The file.
       original_tags: The tags as they are in the file, for messages.
+      spans: Where each word is in a text, its first character and the one after
+        it; None if the sentence is a list of words.
     """
 
     words: tuple[str, ...]
@@ -79,6 +81,7 @@ class Sentence:
     lines: tuple[int, ...]
     path: str
     original_tags: tuple[str, ...] | None = None
+    spans: tuple[tuple[int, int], ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -382,7 +385,7 @@ class TaggingEncoding(RowEncoding[Sentence]):
             num_cut += sum(map(len, words)) > len(ids)
             batch["input_ids"][number, : len(ids) + 2] = [cls_id, *ids, sep_id]
             batch["input_mask"][number, : len(ids) + 2] = 1
-            firsts = 1 + np.cumsum([0, *map(len, words[:-1])])
+            firsts = 1 + np.cumsum([0, *map(len, words)])[:-1]
             batch["label_mask"][number, firsts] = 1
             batch["label_ids"][number, firsts] = [next(labels) for _ in words]
         counts = np.array([len(of_example) for of_example in of_sentences], int)
@@ -394,7 +397,7 @@ class TaggingEncoding(RowEncoding[Sentence]):
         """Yields the token ids of each word of each row of a sentence.
 
         With room for 3 tokens, words of 2, 2 and 1 tokens give the rows
-        [first] and [second, third]. Without words there is no row.
+        [first] and [second, third]. Without words there is an empty row.
         """
         room = self.max_seq_length - 2
         if room < 1:
@@ -413,7 +416,7 @@ class TaggingEncoding(RowEncoding[Sentence]):
                 row, size = [], 0
             row.append(ids)
             size += len(ids)
-        if row:
+        if row or not sentence.words:
             yield row
 
     def sample_lines(

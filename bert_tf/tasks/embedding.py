@@ -9,7 +9,7 @@ for Smart Reply", 4.4; Reimers and Gurevych 2019, "Sentence-BERT".
 """
 
 import dataclasses
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import keras
@@ -275,7 +275,11 @@ class EmbeddingTask(FineTuningTask):
             return results
         return {**results, "vectors": vectors, "text_ids": features["text_ids"]}
 
-    def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, float]:
+    def score(
+        self,
+        predictions: Mapping[str, np.ndarray],
+        examples: Sequence[Any] = (),
+    ) -> dict[str, float]:
         """Returns the metrics, with `eval_` before their names."""
         if not self._is_scored:
             scores = retrieval_scores(

@@ -1,6 +1,6 @@
 """The task of finding the span of a text that answers a question."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -97,7 +97,11 @@ class SpanTask(FineTuningTask):
             results["loss"] = self.element_losses(features, outputs)
         return results
 
-    def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, float]:
+    def score(
+        self,
+        predictions: Mapping[str, np.ndarray],
+        examples: Sequence[Any] = (),
+    ) -> dict[str, float]:
         """Returns the mean loss; `answers.official_scores` compares texts."""
         return {"eval_loss": float(np.mean(predictions["loss"], dtype=float))}
 

@@ -23,6 +23,7 @@ from bert_tf.tasks.conll import (
 )
 from bert_tf.tasks.task import (
     FineTuningTask,
+    Rows,
     divergence,
     most_probable,
     weights_of,
@@ -93,26 +94,44 @@ class TaggingTask(FineTuningTask):
         theirs = ops.swapaxes(features["teacher_logits"], 1, 2)
         return divergence(theirs, outputs["logits"], temperature)
 
-    def decode(self, outputs: Mapping) -> dict:
-        """Returns `predicted_ids`, int32 [...], and their `probabilities`."""
-        predicted_ids, values = most_probable(ops.softmax(outputs["logits"]))
-        return {"predicted_ids": predicted_ids, "probabilities": values}
-
-    def predictions(self, features: Mapping, outputs: Mapping) -> dict:
-        """Returns the most likely label of every token.
+    def row_outputs(self, features: Mapping, outputs: Mapping) -> dict:
+        """Returns the most probable label of each token.
 
         Returns:
-          Dict of `predicted_ids`, int32 [b, S], which are meaningful where
-          `label_mask` is 1; `label_ids` and `label_mask`; and `loss`, float32
-          [b], the sum over the words.
+          `predicted_ids`, int32 [B, S], and their `probabilities`, which are
+          meaningful where `label_mask` is 1.
         """
-        losses = self.element_losses(features, outputs)
+        predicted_ids, values = most_probable(ops.softmax(outputs["logits"]))
         return {
-            "predicted_ids": self.decode(outputs)["predicted_ids"],
-            "label_ids": features["label_ids"],
+            "predicted_ids": predicted_ids,
+            "probabilities": values,
             "label_mask": features["label_mask"],
-            "loss": ops.sum(losses * self.is_element(features), axis=-1),
         }
+
+    def join(self, outputs: Mapping, rows: Rows) -> dict:
+        """Returns the labels and probabilities of all words in order, [W]."""
+        is_word = outputs["label_mask"] > 0
+        names = "predicted_ids", "probabilities"
+        return {name: outputs[name][is_word] for name in names}
+
+    def answers(
+        self, decoded: Mapping[str, np.ndarray], examples: Sequence[Sentence]
+    ) -> list[dict[str, Any]]:
+        """Returns the words, tags and probabilities of each sentence."""
+        answers, end = [], 0
+        for sentence in examples:
+            start, end = end, end + len(sentence.words)
+            ids = decoded["predicted_ids"][start:end]
+            answer = {
+                "words": list(sentence.words),
+                "tags": [self.labels[number] for number in ids],
+                "probabilities": decoded["probabilities"][start:end].tolist(),
+            }
+            if sentence.spans is not None:
+                answer["starts"] = [first for first, _ in sentence.spans]
+                answer["ends"] = [last for _, last in sentence.spans]
+            answers.append(answer)
+        return answers
 
     def tags(
         self,
@@ -130,19 +149,19 @@ class TaggingTask(FineTuningTask):
     def score(
         self,
         predictions: Mapping[str, np.ndarray],
-        sentences: Sequence[Sentence] | None = None,
+        examples: Sequence[Sentence] = (),
     ) -> dict[str, float]:
         """Returns the accuracy and the mean loss of the words.
 
-        If `sentences` are passed and all labels are tags of entities, in IOB2
-        or another scheme, the metrics include `metrics.entity_scores`.
+        If `examples` are passed and all labels are tags of entities, in IOB2 or
+        another scheme, the metrics include `metrics.entity_scores`.
         """
         scores = self._word_scores(predictions)
-        if sentences is None or not self._are_entities():
+        if not examples or not self._are_entities():
             return scores
-        tags = self.tags(predictions, sentences)
+        tags = self.tags(predictions, examples)
         entities = entity_scores(
-            [to_iob2(sentence.tags or ()) for sentence in sentences],
+            [to_iob2(sentence.tags or ()) for sentence in examples],
             [*map(to_iob2, tags)],
         )
         # `scores` has the accuracy of the tags before the conversion.

@@ -355,11 +355,17 @@ class FineTuningTask(Task):
         firsts["loss"] = self.unweighted_losses(firsts, joined)
         return as_numpy({**firsts, **joined})
 
-    def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, float]:
+    def score(
+        self,
+        predictions: Mapping[str, np.ndarray],
+        examples: Sequence[Any] = (),
+    ) -> dict[str, float]:
         """See `Task`; by default the mean of the losses.
 
-        The argument has the results of `predictions` for examples; `decode`
-        returns their answers.
+        Args:
+          predictions: The results of `predictions` for examples; `decode`
+            returns their answers.
+          examples: The examples.
         """
         loss = np.sum(predictions["loss"], dtype=float)
         weight = np.sum(predictions["weight"], dtype=float)

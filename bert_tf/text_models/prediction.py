@@ -218,29 +218,6 @@ class PredictingTextModel(TrainableModel, abc.ABC):
 
         return stacked(self._outputs(features, batch_size, call, progress))
 
-    def _task_scores(
-        self,
-        task: FineTuningTask,
-        features: Features,
-        batch_size: int,
-        progress: Progress,
-        *examples: Any,
-    ) -> dict[str, float]:
-        """Returns the scores of a task by name, without "eval_".
-
-        Args:
-          task: The task.
-          features: The rows, with their labels.
-          batch_size: Batch size for rows of `max_seq_length`.
-          progress: Runs the model.
-          *examples: The examples, for a task whose `score` needs them.
-        """
-        predictions = self._results(
-            features, batch_size, task.predictions, progress
-        )
-        scores = task.score(task.of_examples(predictions), *examples)
-        return {n.removeprefix("eval_"): score for n, score in scores.items()}
-
     def _call(self, batch: Mapping[str, np.ndarray]) -> Any:
         """Calls the model with the `INPUTS` of a batch, int32 [b, S].
 

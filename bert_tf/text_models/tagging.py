@@ -1,7 +1,7 @@
 """`TokenTagger`: a tag for each word of a text, such as named entities."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -16,7 +16,6 @@ from bert_tf.tasks.conll import (
 )
 from bert_tf.tasks.tagging import TaggingTask
 from bert_tf.text_models.inputs import label_name, plain, plain_row, text_of
-from bert_tf.text_models.progress import Progress
 from bert_tf.text_models.text_model import NAME_THE_CLASSES, TextModel
 
 
@@ -71,66 +70,15 @@ class TokenTagger(TextModel):
                 len(self.labels),
             )
 
-    def _answers(
-        self, x: Any, batch_size: int, progress: Progress
-    ) -> list[dict[str, Any]]:
-        texts = [x] if isinstance(x, (str, bytes)) else plain(x)
-        sentences = [_sentence(n, text) for n, text in enumerate(texts)]
-        ids, probabilities = self._decoded(sentences, batch_size, progress)
-        tagged, end = [], 0
-        for text, sentence in zip(texts, sentences, strict=True):
-            start, end = end, end + len(sentence.words)
-            answer = {
-                "words": list(sentence.words),
-                "tags": [self.labels[number] for number in ids[start:end]],
-                "probabilities": probabilities[start:end].tolist(),
-            }
-            if isinstance(text, (str, bytes)):
-                spans = [m.span() for m in _words(text_of(text, 0))]
-                answer["starts"] = [first for first, _ in spans]
-                answer["ends"] = [last for _, last in spans]
-            tagged.append(answer)
-        return tagged
-
     def _is_single(self, x):
         return isinstance(x, (str, bytes))
 
     def _has_one_row(self):
         return False
 
-    def _decoded(
-        self, sentences: Sequence[Sentence], batch_size: int, progress: Progress
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the label id and the probability of each word, [W]."""
-        filled = [sentence for sentence in sentences if sentence.words]
-        if not filled:
-            return np.zeros(0, int), np.zeros(0)
-        task = self.make_task()
-        features = task.encoding.features(filled)
-
-        def decode(_: Mapping, outputs: Mapping) -> dict[str, Any]:
-            return task.decode(outputs)
-
-        rows = self._results(features, batch_size, decode, progress)
-        length = rows["predicted_ids"].shape[1]
-        is_first = features.arrays["label_mask"][:, :length] > 0
-        return rows["predicted_ids"][is_first], rows["probabilities"][is_first]
-
-    def _scores(
-        self, x: Any, y: Any, batch_size: int, progress: Progress
-    ) -> dict[str, float]:
-        sentences = [row for row in self._sentences(x, y) if row.words]
-        task = self.make_task()
-        features = task.encoding.features(sentences)
-        return self._task_scores(
-            task, features, batch_size, progress, sentences
-        )
-
-    def _features(self, x: Any, y: Any) -> Features:
-        return self._encoding().features(self._sentences(x, y))
-
-    def _sentences(self, x: Any, y: Any) -> list[Sentence]:
-        texts, tags = plain(x), plain(y)
+    def examples(self, x: Any, y: Any) -> list[Sentence]:
+        texts = [x] if self._is_single(x) else plain(x)
+        tags = [None] * len(texts) if y is None else plain(y)
         if len(texts) != len(tags):
             raise wrong_value(
                 "The number of lists of tags",
@@ -141,11 +89,13 @@ class TokenTagger(TextModel):
             _sentence(number, text, self._tags(number, row))
             for number, (text, row) in enumerate(zip(texts, tags, strict=True))
         ]
-        if not any(sentence.words for sentence in sentences):
+        if y is not None and not any(sentence.words for sentence in sentences):
             raise InputError("There are no texts with words.")
         return sentences
 
-    def _tags(self, number: int, row: Any) -> list[Any]:
+    def _tags(self, number: int, row: Any) -> list[Any] | None:
+        if row is None:
+            return None
         values = plain_row(row, f"text {number}")
         return [label_name(value, self.labels) for value in values]
 
@@ -168,27 +118,27 @@ class TokenTagger(TextModel):
         return ServedTagger(self.model, self._encoding())
 
 
-def _words(text: str) -> list[re.Match]:
-    return list(re.finditer(r"\S+", text))
-
-
-def _sentence(
-    number: int, text: Any, tags: Sequence[str] | None = None
-) -> Sentence:
+def _sentence(number: int, text: Any, tags: list[Any] | None) -> Sentence:
     """Returns a text as a sentence.
 
     Raises:
       InputError: If there are more or fewer tags than words.
     """
+    spans = None
     if isinstance(text, (str, bytes)):
-        words = tuple(match.group() for match in _words(text_of(text, number)))
+        matches = [*re.finditer(r"\S+", text_of(text, number))]
+        words = tuple(match.group() for match in matches)
+        spans = tuple(match.span() for match in matches)
     else:
         words = tuple(text_of(word, number) for word in plain(text))
     if tags is not None and len(tags) != len(words):
         raise InputError(
             f"text {number} has {len(words)} words, but {len(tags)} tags."
         )
-    lines = tuple(range(1, len(words) + 1))
     return Sentence(
-        words, None if tags is None else tuple(tags), lines, f"text {number}"
+        words,
+        None if tags is None else tuple(tags),
+        tuple(range(1, len(words) + 1)),
+        f"text {number}",
+        spans=spans,
     )

@@ -119,10 +119,13 @@ class TrainableTextModel(PredictingTextModel):
         self, x: Any, y: Any, batch_size: int, progress: Progress
     ) -> dict[str, float]:
         """Returns the scores that the scripts report for the answers."""
-        features = self._features(x, y)
-        return self._task_scores(
-            self.make_task(), features, batch_size, progress
+        task, examples = self.make_task(), self.examples(x, y)
+        features = task.encoding.features(examples)
+        predictions = self._results(
+            features, batch_size, task.predictions, progress
         )
+        scores = task.score(task.of_examples(predictions), examples)
+        return {n.removeprefix("eval_"): score for n, score in scores.items()}
 
     def _default_metrics(self) -> Any:
         return None

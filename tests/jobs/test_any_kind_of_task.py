@@ -69,7 +69,7 @@ class LetterTask(FineTuningTask):
     def predictions(self, features, outputs):
         return {"loss": self.losses(features, outputs)["loss"]}
 
-    def score(self, predictions):
+    def score(self, predictions, examples=()):
         return {"eval_loss": float(predictions["loss"].mean())}
 
 
