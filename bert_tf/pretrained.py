@@ -565,7 +565,6 @@ def as_checkpoint(
         path=model.name,
         weights=weights,
         config=model.config,
-        head=keras_files.head_of_model(model, weights),
         **facts,
     )
 
@@ -603,6 +602,8 @@ def save(
     if "dropout" in options:
         facts["classifier_dropout"] = options["dropout"]
     saved = as_checkpoint(model, tokenizer, **facts)
+    head = keras_files.head_of_model(model, saved.weights)
+    saved = dataclasses.replace(saved, head=head)
     planned = conversion.plan(saved, _SAVED_FORMATS[format])
     with files.atomic_directory(
         path, may_replace=model_card.is_in

@@ -134,6 +134,7 @@ def assert_same(found, expected):
 
 def test_saved_and_loaded(encoder, kind, tmp_path):
     model = load(encoder, kind, max_seq_length=13)
+    model.model.random_variables = None  # As after training.
     answers = model.predict(INPUTS[kind])
     model.save(tmp_path / "model.keras")
     again = keras.models.load_model(tmp_path / "model.keras")
@@ -594,8 +595,11 @@ def test_texts_without_labels_have_a_teacher(encoder):
             arrays[weight] = call(features.arrays)[0]
     [scales] = {tuple(x["label_loss_scale"]) for x in arrays.values()}
     assert scales == (2.0,) * 8
+    other = load(encoder, "classifier", labels=["x", "y"])
+    with refused("`teacher` is not a fine-tuned model .* no such head"):
+        model.fit(texts, teacher=other)
+    trained(other, ["a b"], ["x"], epochs=1)
     with refused("`teacher` has the labels x and y; the model"):
-        other = load(encoder, "classifier", labels=["x", "y"])
         model.fit(texts, teacher=other)
     with refused("`teacher` must be a TextClassifier, or a path"):
         model.fit(texts, teacher=model.model)
@@ -947,6 +951,7 @@ def test_a_teacher_does_not_answer_to_count_steps(encoder, monkeypatch):
     import tensorflow as tf
 
     model, teacher = (load(encoder, "windows") for _ in range(2))
+    trained(teacher, ["a b"], ["good"], epochs=1)
     answered = []
     answer = type(model)._with_teacher
     monkeypatch.setattr(
@@ -1428,7 +1433,9 @@ def test_predict_follows_the_variables(encoder, tmp_path):
 
 def test_lora_of_a_model_without_a_pooler(encoder, tmp_path):
     """Hugging Face's tagger has none, so each model gets another."""
-    load(encoder, "tagger").save_pretrained(tmp_path / "base")
+    base = load(encoder, "tagger")
+    base.model.random_variables = None  # As after training.
+    base.save_pretrained(tmp_path / "base")
     models = []
     for seed in (1, 2):
         keras.utils.set_random_seed(seed)
