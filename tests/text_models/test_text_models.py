@@ -688,8 +688,11 @@ def test_texts_without_labels_have_a_teacher(encoder):
             arrays[weight] = call(features.arrays)[0]
     [scales] = {tuple(x["label_loss_scale"]) for x in arrays.values()}
     assert scales == (2.0,) * 8
+    other = bert_tf.TextClassifier.from_pretrained(encoder, labels=["x", "y"])
+    with refused("`teacher` is not a fine-tuned model .* no such head"):
+        model.fit(texts, teacher=other)
+    trained(other, ["a b"], ["x"], epochs=1)
     with refused("`teacher` has the labels x and y; the model"):
-        other = load(encoder, "classifier", labels=["x", "y"])
         model.fit(texts, teacher=other)
     with refused("`teacher` must be a TextClassifier, or a path"):
         model.fit(texts, teacher=model.model)
