@@ -204,48 +204,27 @@ def test_a_signal_is_reported_in_one_line(
     assert [path.name for path in tmp_path.iterdir()] == ["script.py"]
 
 
-FINALIZERS = """
-    import os, signal, sys, time
+FINALIZER = """
+    import os, signal
     from bert_tf import cli
 
     class Kills:
         def __del__(self):
             os.kill(os.getpid(), signal.SIGTERM)
 
-    class Slow:
-        def __del__(self):
-            time.sleep(0.1)
-
-    class Broken:
-        def __del__(self):
-            raise ValueError("its own")
-
     def main():
-        {objects}
-        time.sleep({seconds})
+        Kills()
         print("went on")
 
     cli.run_program(main)
 """
 
 
-@pytest.mark.parametrize(
-    ("objects", "seconds"),
-    [("Kills()", 60), ("Kills(), Slow()", 60), ("Kills()", 0)],
-)
-def test_a_signal_in_a_finalizer_is_not_lost(call_text, objects, seconds):
-    """Python drops exceptions there and continues."""
-    done = call_text(FINALIZERS.format(objects=objects, seconds=seconds))
+def test_a_signal_in_a_finalizer_is_not_lost(call_text):
+    """Python drops the exception there, and it is raised at the end."""
+    done = call_text(FINALIZER)
     assert done.returncode == 143
     assert done.stderr.endswith("error: stopped by SIGTERM\n")
-    if seconds:
-        assert (done.stdout, done.stderr.count("\n")) == ("", 1)
-
-
-def test_errors_in_finalizers_are_logged_as_usual(call_text):
-    done = call_text(FINALIZERS.format(objects="Broken()", seconds=0))
-    assert (done.returncode, done.stdout) == (0, "went on\n")
-    assert "ValueError: its own" in done.stderr
 
 
 @pytest.mark.parametrize("name", command.JOBS)

@@ -128,7 +128,8 @@ def _version_in(export_dir: str) -> str:
     if not versions:
         raise in_file(
             export_dir,
-            f"there is no {MODEL_FILE} and no version of an export.",
+            f"there is no {MODEL_FILE} and no version of an export. Pass the "
+            "folder that an export wrote, or one version in it.",
         )
     return os.path.join(export_dir, max(versions, key=int))
 
