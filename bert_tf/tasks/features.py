@@ -23,16 +23,13 @@ from keras import ops
 from bert_tf import files
 from bert_tf.config import BertConfig
 from bert_tf.data.batching import Features, in_memory
-from bert_tf.data.records import RecordWriter, encode_batch
-from bert_tf.data.schema import Feature
 from bert_tf.data.tables import read_lines
-from bert_tf.errors import in_file, listed, wrong_value
+from bert_tf.errors import listed, wrong_value
 from bert_tf.hidden_states import CHOICES, Choice, choose
 from bert_tf.modeling import BertModel
 from bert_tf.tasks.encoding import Encoding, TextEncoding
 from bert_tf.tasks.examples import Example
-from bert_tf.tasks.task import Rows
-from bert_tf.tasks.windows import max_context
+from bert_tf.tasks.task import Rows, as_numpy
 from bert_tf.variables import checkpoint_variables
 
 # The separator of the texts of a pair.
@@ -224,11 +221,9 @@ def extract(
 ) -> Iterator[TextFeatures]:
     """Yields the vectors of texts, in order.
 
-    With `doc_stride`, longer texts are read in windows; see `joined`. Texts may
-    then be pairs only if `pooling` is not "none".
-
-    Raises:
-      InputError: If a text is a pair, with `doc_stride` and without pooling.
+    With `doc_stride`, longer texts are read in windows, whose pooled vectors
+    become their maximum, or their mean weighted by the number of tokens.
+    `pooling` is then "mean" or "max".
     """
     line, num_cut = 0, 0
     # The texts have no labels; "regression" is the problem without labels.
@@ -239,27 +234,27 @@ def extract(
         doc_stride=doc_stride,
     )
     for part in encoding.split(texts, texts_at_a_time):
-        if doc_stride is not None and pooling == "none":
-            _require_single(part)
         encoded = encoding.encode(part)
-        outputs = predict(in_memory([encoded.batch], encoding.schema))
-        input_ids = encoded.batch["input_ids"]
-        lengths = encoded.batch["input_mask"].sum(axis=1)
-        rows = [
-            TextFeatures(
+        batch = encoded.batch
+        outputs = predict(in_memory([batch], encoding.schema))
+        lengths = batch["input_mask"].sum(axis=1)
+        firsts = np.arange(len(lengths))
+        if doc_stride is not None:
+            rows = Rows.of(batch["window_numbers"])
+            firsts = np.flatnonzero(batch["window_numbers"] == 0)
+            outputs = as_numpy(
+                {n: rows.pool(x, pooling, lengths) for n, x in outputs.items()}
+            )
+        for text, row in enumerate(firsts):
+            length = lengths[row]
+            yield TextFeatures(
                 line,
-                input_ids[row, :length],
+                batch["input_ids"][row, :length],
                 {
-                    name: x[row, :length] if x.ndim == 3 else x[row]
+                    name: x[text, :length] if x.ndim == 3 else x[text]
                     for name, x in outputs.items()
                 },
             )
-            for row, length in enumerate(lengths)
-        ]
-        ends = np.cumsum(encoded.counts)
-        for end, count in zip(ends, encoded.counts, strict=True):
-            text = joined(rows[end - count : end], doc_stride, pooling)
-            yield text._replace(line=line)
             line += 1
         num_cut += encoded.num_cut
     if num_cut:
@@ -269,64 +264,6 @@ def extract(
             line,
             encoding.max_seq_length,
         )
-
-
-def _require_single(texts: Iterable[Example]) -> None:
-    for text in texts:
-        if text.text_b is not None:
-            raise in_file(
-                text.where,
-                "vectors of the tokens of a pair cannot be joined from "
-                "windows. Pass `pooling=mean` or max, or leave out "
-                "`doc_stride`.",
-            )
-
-
-def joined(
-    windows: Sequence[TextFeatures], doc_stride: int | None, pooling: str
-) -> TextFeatures:
-    """Joins the vectors of a text's windows to the vectors of the text.
-
-    Pooled vectors become their maximum, or their mean weighted by the number of
-    tokens. Otherwise each token has one vector, from the window with the most
-    context on both sides; [CLS] has the vector of the first window, [SEP] that
-    of the last.
-    """
-    if len(windows) == 1:
-        return windows[0]
-    assert doc_stride is not None
-    lengths = [len(window.input_ids) for window in windows]
-    if pooling != "none":
-        rows = Rows.of(np.arange(len(windows)))
-        pooled = {}
-        for name in windows[0].vectors:
-            values = np.stack([window.vectors[name] for window in windows])
-            joined = rows.pool(values, pooling, np.array(lengths))
-            pooled[name] = ops.convert_to_numpy(joined)[0]
-        return windows[0]._replace(vectors=pooled)
-    # Without [CLS] and [SEP].
-    step = min(lengths[0] - 2, doc_stride)
-    spans = [(n * step, n * step + m - 2) for n, m in enumerate(lengths)]
-    owns = max_context(spans, spans[-1][1])
-    last = len(windows) - 1
-    keeps = [
-        np.concatenate([[n == 0], own, [n == last]])
-        for n, own in enumerate(owns)
-    ]
-
-    def chosen(columns: Iterable[np.ndarray]) -> np.ndarray:
-        return np.concatenate(
-            [column[keep] for column, keep in zip(columns, keeps, strict=True)]
-        )
-
-    return TextFeatures(
-        windows[0].line,
-        chosen(window.input_ids for window in windows),
-        {
-            name: chosen(window.vectors[name] for window in windows)
-            for name in windows[0].vectors
-        },
-    )
 
 
 def how_many_at_a_time(
@@ -492,38 +429,4 @@ class _Column:
         shutil.copyfileobj(self._file, target)
 
 
-@contextlib.contextmanager
-def tfrecord_writer(path: str, vocab: Sequence[str]) -> Iterator[Write]:
-    """Writes a `tf.train.Example` for each text.
-
-    It has `line_index`, `input_ids` [t], and the vectors of each layer by name,
-    floats [t * W], or [W] if pooled. Read the vectors with
-    `tf.io.FixedLenSequenceFeature([W], tf.float32, allow_missing=True)`. The
-    file is compressed if its name ends in `.gz`.
-    """
-    del vocab
-
-    def records(text: TextFeatures) -> list[bytes]:
-        arrays = {
-            "line_index": np.array(text.line),
-            "input_ids": text.input_ids,
-            **text.vectors,
-        }
-        schema = tuple(
-            Feature(
-                name, x.shape, "float32" if x.dtype.kind == "f" else "int64"
-            )
-            for name, x in arrays.items()
-        )
-        batch = {name: x[np.newaxis] for name, x in arrays.items()}
-        return encode_batch(schema, batch)
-
-    with RecordWriter(path) as writer:
-        yield lambda text: writer.write_all(records(text))
-
-
-WRITERS = {
-    "jsonl": jsonl_writer,
-    "npz": npz_writer,
-    "tfrecord": tfrecord_writer,
-}
+WRITERS = {"jsonl": jsonl_writer, "npz": npz_writer}

@@ -7,7 +7,6 @@ import os
 
 import numpy as np
 import pytest
-import tensorflow as tf
 
 from bert_tf import files
 from bert_tf.errors import InputError
@@ -190,28 +189,6 @@ def located(features):
     return np.stack([ids, positions, lengths], axis=-1).astype(np.float32)
 
 
-@pytest.mark.parametrize("texts_at_a_time", [1, 100])
-def test_each_token_has_the_vector_of_one_window(texts_at_a_time):
-    encoding = dataclasses.replace(ENCODING, max_seq_length=6)
-    found = extract(
-        [Example("", text) for text in ("a", "a b c d e f g", "")],
-        encoding,
-        lambda features: {"x": located(features)},
-        texts_at_a_time=texts_at_a_time,
-        doc_stride=3,
-    )
-    short, long, empty = found
-    assert [text.line for text in (short, long, empty)] == [0, 1, 2]
-    assert short.vectors["x"][:, 1].tolist() == [0, 1, 2]
-    assert [VOCAB[n] for n in empty.input_ids] == ["[CLS]", "[SEP]"]
-    tokens = [VOCAB[n] for n in long.input_ids]
-    assert tokens == ["[CLS]", *"abcdefg", "[SEP]"]
-    # Windows: a b c d, d e f g. Equal contexts: the first window.
-    ids, positions, _ = long.vectors["x"].T
-    assert ids.tolist() == long.input_ids.tolist()
-    assert positions.tolist() == [0, 1, 2, 3, 4, 2, 3, 4, 5]
-
-
 @pytest.mark.parametrize("pooling", ["mean", "max"])
 def test_pooled_vectors_are_of_all_windows(pooling):
     pool = {"mean": np.mean, "max": np.max}[pooling]
@@ -236,8 +213,6 @@ def test_pooled_vectors_are_of_all_windows(pooling):
     for text, windows in zip(found, (of_pair, of_other), strict=True):
         expected = pool(np.concatenate(windows), axis=0)
         np.testing.assert_allclose(text.vectors["x"], expected, rtol=1e-6)
-    with pytest.raises(InputError, match="x:7: vectors of the tokens of a"):
-        extracted([pair])
 
 
 # ----------------------------------------------------------------------- files
@@ -318,29 +293,6 @@ def test_pooled_vectors_in_a_remote_npz():
     for name in WIDTHS:
         expected = np.stack([text.vectors[name] for text in texts])
         np.testing.assert_array_equal(arrays[name], expected)
-
-
-@pytest.mark.parametrize(
-    ("name", "is_pooled"), [("a.tfrecord", True), ("a.tfrecord.gz", False)]
-)
-def test_tensorflow_reads_the_records(tmp_path, name, is_pooled):
-    texts = features(is_pooled=is_pooled)
-    path = written(tmp_path / name, texts, "tfrecord")
-    schema = {
-        name: tf.io.FixedLenSequenceFeature([width], tf.float32, True)
-        for name, width in WIDTHS.items()
-    }
-    schema["line_index"] = tf.io.FixedLenFeature([], tf.int64)
-    schema["input_ids"] = tf.io.FixedLenSequenceFeature([], tf.int64, True)
-    kind = "GZIP" if name.endswith("gz") else ""
-    records = tf.data.TFRecordDataset(str(path), kind)
-    for text, record in zip(texts, records, strict=True):
-        found = tf.io.parse_single_example(record, schema)
-        assert found["line_index"] == text.line
-        assert found["input_ids"].numpy().tolist() == text.input_ids.tolist()
-        for name, values in text.vectors.items():
-            expected = np.reshape(values, [-1, WIDTHS[name]])
-            np.testing.assert_array_equal(found[name], expected)
 
 
 @pytest.mark.parametrize("kind", WRITERS)

@@ -7,7 +7,7 @@
 
 --input_file has a text, or a pair `first ||| second`, per line. The output
 keeps the order: the original's JSON lines with the vectors of every token, or
-the much smaller --output_format=npz or tfrecord. --pooling=mean gives one
+the much smaller --output_format=npz. --pooling=mean gives one
 vector per text, and --layers also accepts names such as concat_last_four.
 The configuration, vocabulary and casing are read from the checkpoint; use
 --bert_config_file, --vocab_file and --do_lower_case if it does not contain
@@ -50,9 +50,9 @@ class FeaturesConfig(PretrainedOptions, ExportOptions, DeviceOptions):
     )
     output_format: str = option(
         "jsonl: the original's format, 32 kB per token of BERT-Base; npz: for "
-        "numpy.load; tfrecord.",
+        "numpy.load.",
         default="jsonl",
-        choices=("jsonl", "npz", "tfrecord"),
+        choices=("jsonl", "npz"),
     )
     layers: str = option(
         "Layers: numbers (0 is the first, -1 the last), layer_0 and so on, "
@@ -77,8 +77,8 @@ class FeaturesConfig(PretrainedOptions, ExportOptions, DeviceOptions):
     )
     doc_stride: int | None = option(
         "Reads longer texts in windows of --max_seq_length tokens that start "
-        "this many tokens apart. Pooled vectors cover all windows; each token "
-        "has the vector of the window with the most context around it.",
+        "this many tokens apart. Needs --pooling=mean or max: the vectors "
+        "cover all windows.",
         default=None,
         at_least=1,
         at_most=MOST_TOKENS,
@@ -107,9 +107,10 @@ class FeaturesConfig(PretrainedOptions, ExportOptions, DeviceOptions):
         checks.require_export_dir(self)
         if self.doc_stride is not None and self.do_export:
             raise InputError("`do_export` does not support `doc_stride`.")
-        if self.doc_stride is not None and self.pooling == "cls":
+        pooling = self.with_fallbacks().pooling
+        if self.doc_stride is not None and pooling not in ("mean", "max"):
             raise wrong_value(
-                "`pooling`", "none, mean or max with `doc_stride`", self.pooling
+                "`pooling`", "mean or max with `doc_stride`", pooling
             )
         if self.input_file and self.output_file:
             files.check_outputs(
