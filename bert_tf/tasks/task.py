@@ -15,8 +15,8 @@ from bert_tf.errors import InputError
 from bert_tf.tasks.encoding import RowEncoding
 from bert_tf.variables import checkpoint_variables
 
-# The features that predictions have.
-_KEPT = re.compile("label|window_numbers")
+# What the predictions of a row have besides its outputs.
+_OF_ROW = re.compile("label|window_numbers|loss$|weight$")
 
 
 class Task(abc.ABC):
@@ -329,7 +329,7 @@ class FineTuningTask(Task):
         is_element = self.is_element(features)
         losses = self.unweighted_losses(features, outputs)
         return {
-            **{n: x for n, x in features.items() if _KEPT.match(n)},
+            **{n: x for n, x in features.items() if _OF_ROW.match(n)},
             **self.row_outputs(features, outputs),
             "loss": sum_of_rows(losses * is_element),
             "weight": sum_of_rows(is_element),
@@ -347,10 +347,10 @@ class FineTuningTask(Task):
         if numbers is None:
             return dict(predictions)
         outputs = dict(predictions)
-        known = [
-            n for n in outputs if _KEPT.match(n) or n in ("loss", "weight")
-        ]
-        firsts = {n: outputs.pop(n)[numbers == 0] for n in known}
+        firsts = {
+            name: outputs.pop(name)[numbers == 0]
+            for name in filter(_OF_ROW.match, predictions)
+        }
         joined = self.join(outputs, Rows.of(numbers))
         firsts["loss"] = self.unweighted_losses(firsts, joined)
         return as_numpy({**firsts, **joined})
