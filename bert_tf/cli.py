@@ -24,7 +24,7 @@ from bert_tf import options, signals
 
 # Editable installations of earlier versions start the command here.
 from bert_tf.command import command  # noqa: F401
-from bert_tf.errors import InputError, listed
+from bert_tf.errors import InputError, listed, printable
 from bert_tf.options import OptionError, Options
 
 FLAGS = flags.FLAGS
@@ -202,7 +202,7 @@ def _guarded(prepare: Callable[[], Callable[[], Any]]) -> None:
 
 def fail(message: str, status: int) -> NoReturn:
     """Prints an error message in one line and exits with `status`."""
-    line = " ".join(with_flags(message).split())
+    line = printable(" ".join(with_flags(message).split()))
     print(f"{sys.argv[0]}: error: {line}", file=sys.stderr)
     sys.exit(status)
 
@@ -226,6 +226,6 @@ def with_flags(message: str) -> str:
 
 
 def _name_flags(record: Any) -> bool:
-    """Puts flags into a log message; a filter for loggers."""
-    record.msg, record.args = with_flags(record.getMessage()), ()
+    """Puts flags into a log message and escapes it; a filter for loggers."""
+    record.msg, record.args = printable(with_flags(record.getMessage())), ()
     return True

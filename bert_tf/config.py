@@ -283,6 +283,11 @@ def is_number(value: Any) -> bool:
     return is_real and abs(value) <= _LARGEST
 
 
+def is_positive(value: Any) -> bool:
+    """Returns whether a value and its square are positive numbers."""
+    return is_number(value) and value > 0 and is_number(value * value)
+
+
 def require_number(
     name: str,
     value: Any,
@@ -302,8 +307,8 @@ def require_number(
 
 
 def require_positive(name: str, value: Any) -> None:
-    """Raises InputError unless `value` is a finite number above 0."""
-    require_number(name, value, "a positive number", lambda x: x > 0)
+    """Raises InputError unless `is_positive`."""
+    require_number(name, value, "a positive number", is_positive)
 
 
 def require_share(name: str, value: Any) -> None:

@@ -31,9 +31,6 @@ class InputError(ValueError):
     the traceback of any other exception, which is a bug.
     """
 
-    def __init__(self, message: str):
-        super().__init__(printable(message))
-
 
 def printable(text: str) -> str:
     """Escapes control characters, which a terminal would obey."""
@@ -95,7 +92,7 @@ def in_file(
 ) -> InputError:
     """Returns an error about a file, with the line number if it is known."""
     place = os.fspath(path) if line is None else f"{os.fspath(path)}:{line}"
-    return InputError(f"{place}: {message}")
+    return InputError(printable(f"{place}: {message}"))
 
 
 def not_utf8(

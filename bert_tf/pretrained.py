@@ -482,6 +482,7 @@ def _wanted_classes(
         num_labels = len(labels)
     num_rows = _num_rows(pretrained.weights)
     is_ours = num_rows is not None and pretrained.head in (None, wanted.head)
+    is_ours &= wanted.kind in (None, pretrained.kind or wanted.head)
     if num_labels is None and not is_ours:
         raise InputError(
             f"{pretrained.path} has no head of this kind. Pass labels=[...] or "

@@ -250,7 +250,15 @@ def test_heads_of_other_kinds_are_not_used(start, tmp_path, format, caplog):
     assert classifier.model.random_variables
     classifier.fit(TEXTS, ["bad", "good"] * 6, epochs=1, verbose=0)
     classifier.save_pretrained(tmp_path / "classifier", format)
-    estimator = NumberEstimator.from_pretrained(tmp_path / "classifier")
+    for kind, folder in (
+        (NumberEstimator, "classifier"),
+        (bert_tf.TextClassifier, "number"),
+    ):
+        with pytest.raises(InputError, match=r"no head of this kind\. Pass"):
+            kind.from_pretrained(tmp_path / folder)
+    estimator = NumberEstimator.from_pretrained(
+        tmp_path / "classifier", num_labels=2
+    )
     assert "its kind is classifier, not UncertainNumber" in caplog.text
     assert estimator.model.random_variables
 

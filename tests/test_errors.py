@@ -16,6 +16,8 @@ def test_values_and_files():
     assert str(errors.in_file("x.json", "is empty.")) == "x.json: is empty."
     # Control characters of a file, which a terminal would obey.
     assert str(errors.in_file("a\x1b[2J", "\x9b")) == r"a\x1b[2J: \x9b"
+    # Keras makes errors of a call bold, in the same class.
+    assert str(errors.InputError("\x1b[1mwrong\x1b[0m")).startswith("\x1b")
     assert errors.listed(["\x1b[2J"]) == r"\x1b[2J"
     assert errors.shortened("x" * 100, most=10) == "'xxxxxxxxx..."
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from bert_tf import files
-from bert_tf.config import is_number
+from bert_tf.config import is_number, is_positive
 from bert_tf.errors import in_file, wrong_value
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -48,7 +48,7 @@ BOOLEAN = Check(lambda value: isinstance(value, bool), "true, false or null")
 TEXT = Check(lambda value: isinstance(value, str), "a string")
 TEXTS = Check(are_texts, "a list of strings")
 COUNT = Check(is_count, "a positive integer")
-POSITIVE = Check(lambda x: is_number(x) and x > 0, "a positive number")
+POSITIVE = Check(is_positive, "a positive number")
 RATE = Check(lambda x: is_number(x) and 0 <= x < 1, "a number in [0, 1)")
 OBJECT = Check(lambda value: isinstance(value, dict), "an object")
 OBJECTS = Check(

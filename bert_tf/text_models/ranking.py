@@ -84,13 +84,19 @@ def list_features(
     ids = features.arrays["input_ids"]
     is_tied = (ids == ids[:, :1]).all(axis=-1) & ~is_padding
     is_tied[:, 0] = False
+    is_padding |= is_tied
+    has_none = is_padding[:, 1:].all(axis=1)
+    if has_none.any():
+        raise InputError(
+            f"Example {has_none.argmax()}: all negative documents equal the "
+            "positive one. Add another one, or leave the example out."
+        )
     if is_tied.any():
         logging.warning(
             "Example %d: a negative document equals the positive one. Such "
             "documents are ignored.",
             is_tied.any(axis=1).argmax(),
         )
-    is_padding |= is_tied
     # Keep [CLS]: the vectors of a text without tokens might be NaN.
     features.arrays["input_mask"][..., 1:][is_padding] = 0
     targets = np.zeros(is_padding.shape, np.float32)

@@ -308,7 +308,7 @@ class TextModel(TrainableTextModel):
             raise InputError(
                 f"{self.name} is quantized. Call export before quantize; for "
                 "an int8 model, convert the export by convert_saved_model.py "
-                "--format=onnx --int8."
+                "--format=onnx --int8 (not for masked words)."
             )
         warn_if_random(self.model)
         # Needs TensorFlow Text.

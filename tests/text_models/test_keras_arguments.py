@@ -811,6 +811,8 @@ def test_negatives_that_equal_the_positive_document_are_ignored(caplog):
     assert found == pytest.approx(expected, rel=1e-4)
     [message] = caplog.messages
     assert "Example 1: a negative document equals the positive" in message
+    with refused("Example 1: all negative documents equal the positive one"):
+        model.evaluate([["a", *texts], ["a", "c", "C", "c"]], verbose=0)
 
 
 @pytest.mark.graph
