@@ -1116,6 +1116,8 @@ def test_a_text_model_is_not_called_on_texts(encoder, kind):
             r"takes a dict of features.* call fit, evaluate or predict\.$"
         ):
             model(x)
+    if keras.backend.backend() != "tensorflow":
+        return  # Other backends refuse strings before the model is called.
     model.compile()
     on_tensors = model.train_on_batch, model.test_on_batch
     for act in (*on_tensors, model.predict_on_batch):
