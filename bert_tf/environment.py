@@ -100,6 +100,8 @@ def _output(words: Sequence[str]) -> str:
             errors="replace",
             timeout=_SECONDS,
         )
+    except FileNotFoundError:
+        return f"unknown, since there is no program {words[0]}"
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
     lines = [line.strip() for line in done.stdout.splitlines()]

@@ -59,3 +59,7 @@ def test_the_devices_of_tensorflow():
     program = environment._DEVICES["tensorflow"]
     found = environment._output([environment.sys.executable, "-c", program])
     assert found.startswith("CPU")
+
+
+def test_a_missing_program_is_named():
+    assert environment._output(["nvidia-smj"]).endswith("no program nvidia-smj")
