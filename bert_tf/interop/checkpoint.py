@@ -392,12 +392,15 @@ def unsupported_format(path: str, repository: str | None = None) -> InputError:
             "this HDF5 file is from an unknown program. Load it with that "
             "program and save a .keras file or safetensors.",
         )
-    is_adapter = name.startswith("adapter_")
-    library = "PEFT" if is_adapter else "transformers"
+    if name.startswith("adapter_"):
+        return InputError(
+            f"{folder or '.'} has no adapter_model.safetensors; {name} "
+            f"{reason}. Write it again with save_pretrained of PEFT."
+        )
     return InputError(
-        f"{repository or folder or '.'} has no {'adapter_' * is_adapter}"
-        f"model.safetensors; {name} {reason}. Write it again with "
-        f'save_pretrained of {library}: see "Formats that are not read" in '
+        f"{repository or folder or '.'} has no model.safetensors; {name} "
+        f"{reason}. Write the model again with save_pretrained of "
+        'transformers: see "Formats that are not read" in '
         "docs/guide/checkpoints.md."
     )
 
