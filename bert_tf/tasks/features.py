@@ -128,7 +128,7 @@ def choose_layers(layers: str, config: BertConfig) -> dict[str, Choice]:
 
 
 def fill_padding(x, input_mask, value):
-    """Returns vectors [b, s, W] with `value` instead of those of padding."""
+    """Replaces the vectors of padding in `x`, [b, s, W], by `value`."""
     # LiteRT cannot convert `is_token[..., None]`.
     is_token = ops.expand_dims(ops.cast(input_mask, "bool"), -1)
     return ops.where(is_token, x, value)

@@ -140,8 +140,8 @@ class FineTuningTask(Task):
     In all three, an example becomes one or more rows of features (`encoding`),
     and the model maps rows to outputs. In training, an element is what has a
     loss: a row, or a word in it. In prediction, `row_outputs` are kept of each
-    row, `join` makes the outputs of examples of them, and `decode` turns these
-    into answers.
+    row, `join` combines them to the outputs of examples, and `decode` turns
+    these into answers.
 
     Elements, rows and answers are tensors of `keras.ops`, so the same code runs
     in a server's graph and on Keras's other backends.
@@ -156,9 +156,9 @@ class FineTuningTask(Task):
     Attributes:
       head: The kind of head, one of
         `interop.huggingface_names.HEADS`.
-      kind: The name of the kind of task in checkpoints, by default that of the
-        class: models of other kinds have another head. The library's kinds are
-        named after their heads.
+      kind: The name of the kind of task in checkpoints; by default the name of
+        the class. A model does not use the head of another kind. The library's
+        kinds have the names of their heads.
       problem_type: The name of the problem in checkpoints; None without one.
       labels: The labels in the order of the logits; () if there are none.
       has_teachers: Whether the task has `soft_losses`.
@@ -342,7 +342,7 @@ class FineTuningTask(Task):
     def of_examples(
         self, predictions: Mapping[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
-        """Returns the `predictions` of examples, from those of their rows."""
+        """Combines the `predictions` of rows to those of examples."""
         numbers = predictions.get("window_numbers")
         if numbers is None:
             return dict(predictions)

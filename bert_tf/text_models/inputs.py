@@ -51,7 +51,7 @@ def require_data(data: Part, name: str, steps: int | None) -> None:
     if steps is not None:
         positive_integer(name, steps)
     if not is_dataset(x):
-        # Hugging Face's and pyarrow's tables, and those of pandas and polars.
+        # Tables of Hugging Face and pyarrow; of pandas and polars.
         columns = getattr(x, "column_names", getattr(x, "columns", None))
         if columns is not None:
             raise InputError(
