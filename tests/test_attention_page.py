@@ -16,6 +16,8 @@ from headless_chromium import launched
 from bert_tf.modeling import BertModel
 from bert_tf.tokenization.wordpiece import FullTokenizer
 
+pytestmark = pytest.mark.slow
+
 VOCAB = (
     *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
     *("the", "cat", "sat", "on", "mat", "un", "##break", "##able", "cafe"),
@@ -101,19 +103,6 @@ def test_words_are_slices_of_the_text(described):
     assert found["directions"] == ["ltr", "ltr"]
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("cat שלום", "ltr"),
-        ("1, (שלום cat", "rtl"),
-        ("مرحبا", "rtl"),
-        ("1", "ltr"),
-    ],
-)
-def test_directions(described, text, expected):
-    assert described("cat", text)["directions"] == ["ltr", expected]
-
-
 @pytest.mark.parametrize("text", [TEXT, NASTY])
 def test_no_text_breaks_the_page(page_of, text):
     html, weights = page_of(text, NASTY)
@@ -130,7 +119,6 @@ def test_no_text_breaks_the_page(page_of, text):
     assert "{{" not in plain
 
 
-@pytest.mark.slow
 def test_the_program(tmp_path):
     """Run in a process; an error is one line."""
     model = small_release.write(
@@ -264,106 +252,6 @@ def test_pointing_at_words(show, page_of):
     assert heading(page) == "What attends to “cat”"
     column = weights[0, 0, :, words.index("cat")]
     assert listed(page) == expected(column, words)
-
-
-def test_layers_and_heads(show, page_of):
-    """The lists, the overview, and arrow keys in the overview select them."""
-    html, _ = page_of(TEXT, TEXT_B)
-    page = show(html)
-    weights, words = shown(html)
-
-    def check(layer, head):
-        word(page, "it").hover()
-        row = weights[layer, head, words.index("it")]
-        assert listed(page)[:10] == expected(row, words)
-        checked = page.locator('#grid [aria-checked="true"]')
-        name = f"layer {layer}, head {head}"
-        assert checked.get_attribute("aria-label") == name
-        assert page.locator("#layer").input_value() == str(layer)
-        assert page.locator("#head").input_value() == str(head)
-
-    page.get_by_role("combobox", name="Layer").select_option("2")
-    page.get_by_role("combobox", name="Head").select_option("4")
-    check(2, 4)
-    page.get_by_role("radio", name="layer 1, head 3").click()
-    check(1, 3)
-    page.keyboard.press("ArrowLeft")
-    page.keyboard.press("ArrowUp")
-    check(0, 2)
-
-
-@pytest.mark.parametrize(
-    ("joined", "special_tokens"), [(True, False), (False, True), (False, False)]
-)
-def test_words_tokens_and_special_tokens(show, page_of, joined, special_tokens):
-    html, _ = page_of(TEXT, TEXT_B)
-    page = show(html)
-    weights, words = shown(html, joined, special_tokens)
-    if not joined:
-        page.get_by_role("radio", name="pieces", exact=True).check()
-    page.locator("#specials").set_checked(special_tokens)
-    assert page.locator(".word").all_inner_texts() == words
-    text = "unbreakable" if joined else "##break"
-    word(page, text).hover()
-    row = weights[0, 0, words.index(text)]
-    found = listed(page)
-    assert found[:10] == expected(row, words)
-    if not special_tokens:
-        hidden = percent(1 - row.sum())
-        assert found[-1] == ("[CLS] and [SEP], hidden", hidden)
-
-
-def test_the_keyboard_and_the_map(show, page_of):
-    """A word that is kept stays shown; the map shows the weight of a cell."""
-    html, _ = page_of(TEXT, TEXT_B)
-    page = show(html)
-    weights, words = shown(html)
-    for _ in range(6):  # Layer, head, direction, units, special tokens.
-        page.keyboard.press("Tab")
-    page.keyboard.press("ArrowRight")
-    page.keyboard.press("ArrowDown")
-    row = weights[0, 0, 2]
-    assert heading(page) == "“unbreakable” attends to"
-    assert listed(page)[:10] == expected(row, words)
-    # For screen readers.
-    top = ", ".join(" ".join(pair) for pair in expected(row, words, 3))
-    said = page.locator("#said").text_content()
-    assert said == f"“unbreakable” attends to: {top}"
-    page.keyboard.press("Enter")
-    assert "is kept" in page.locator("#hint").inner_text()
-    page.keyboard.press("Escape")
-    assert heading(page) == "Attention received on average"
-    box = page.locator("#map").bounding_box()
-    cell, left, top = page.evaluate("[map.cell, map.left, map.top]")
-    row, column = words.index("on"), words.index("was")
-    page.mouse.move(
-        box["x"] + left + (column + 0.5) * cell,
-        box["y"] + top + (row + 0.5) * cell,
-    )
-    tip = page.locator("#tip").inner_text().split()
-    assert tip == ["on", "→", "was", percent(weights[0, 0, row, column])]
-
-
-def test_texts_of_any_script_and_direction(show, page_of):
-    html, _ = page_of(NASTY, "שלום, עולם!")
-    page = show(html)
-    assert page.locator(".word").all_inner_texts() == shown(html)[1]
-    directions = [x.get_attribute("dir") for x in page.locator(".text").all()]
-    assert directions == ["ltr", "rtl"]
-    shalom, olam = word(page, "שלום"), word(page, "עולם")
-    assert shalom.bounding_box()["x"] > olam.bounding_box()["x"]
-    shalom.click()
-    shalom.focus()
-    page.keyboard.press("ArrowLeft")
-    assert heading(page).startswith("“,”")
-
-
-@pytest.mark.parametrize("width", [360, 1280])
-def test_nothing_is_wider_than_the_page(show, page_of, width):
-    page = show(page_of("unbreakable " * 150, num_layers=2, num_heads=12)[0])
-    page.set_viewport_size({"width": width, "height": 700})
-    page.wait_for_timeout(50)  # Drawing waits for the next frame.
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
 def test_the_page_cannot_send_requests(browser, page_of, tmp_path):

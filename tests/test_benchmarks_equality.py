@@ -4,14 +4,13 @@ Real workers and hosts: test_several_workers.py.
 """
 
 import json
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
 from bert_tf.errors import InputError
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -63,18 +62,6 @@ def test_workers_know_each_other(layouts, script, tmp_path, monkeypatch):
     assert len({*task["cluster"]["worker"]}) == 2
 
 
-@pytest.mark.slow
-def test_replicas_are_devices(layouts, script):
-    path = script(
-        "import sys, tensorflow as tf\n"
-        "assert __name__ == '__main__'\n"
-        "print(len(tf.config.list_logical_devices('CPU')), *sys.argv)\n"
-    )
-    command = [sys.executable, layouts.__file__, "3", path, "--a=1"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout == f"3 {path} --a=1\n"
-
-
 def test_a_failed_worker_ends_all(
     layouts, script, tmp_path, monkeypatch, capsys
 ):
@@ -89,55 +76,6 @@ time.sleep(600)
     with pytest.raises(InputError, match="failed with exit status 1"):
         layouts.run(layout, script(fails), {}, tmp_path / "run")
     assert "what was wrong" in capsys.readouterr().err
-
-
-def test_why_there_are_no_hosts(layouts, monkeypatch, tmp_path):
-    def reason():
-        with pytest.raises(layouts.Unavailable) as caught, layouts.two_hosts():
-            pass
-        return str(caught.value)
-
-    monkeypatch.setattr(layouts.os, "geteuid", lambda: 1)
-    ip = tmp_path / "ip"
-    ip.write_text("#!/bin/sh\necho No such thing. >&2\nexit 2\n")
-    ip.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    assert "need root" in reason()
-    monkeypatch.setattr(layouts.os, "geteuid", lambda: 0)
-    assert reason().endswith("failed: No such thing.")
-    monkeypatch.setenv("PATH", "")
-    assert "no program `ip`" in reason()
-
-
-MEET = """
-import json, os, socket, sys, time
-config = json.loads(os.environ["TF_CONFIG"])
-places = [w.split(":") for w in config["cluster"]["worker"]]
-index = config["task"]["index"]
-host, port = places[index]
-with socket.create_server((host, int(port))) as own:
-    host, port = places[1 - index]
-    for _ in range(100):
-        try:
-            other = socket.create_connection((host, int(port)), 5)
-            break
-        except ConnectionRefusedError:
-            time.sleep(0.1)
-    print(own.accept()[1][0], other.getpeername()[0])
-"""
-
-
-def test_two_hosts_reach_each_other(layouts, script, tmp_path):
-    layout = layouts.LAYOUTS["two_hosts"]
-    try:
-        layouts.run(layout, script(MEET), {}, tmp_path / "run")
-    except layouts.Unavailable as reason:
-        pytest.skip(f"no hosts: {reason}")
-    logs = [tmp_path / "run" / f"worker{index}.log" for index in (0, 1)]
-    assert [log.read_text().split() for log in logs] == [
-        ["10.77.0.2"] * 2,
-        ["10.77.0.1"] * 2,
-    ]
 
 
 def checkpoint(**changes):
@@ -190,7 +128,6 @@ def test_differences_of_answers(equality, tmp_path):
     assert equality.compare_answers(other, one) == (0.25, 0.0, 0)
 
 
-@pytest.mark.slow
 def test_workers_read_each_example_once(benchmarks, equality, tmp_path):
     flags = benchmarks("small_tasks").write_pretraining(tmp_path)
     assert [*equality.share_rows(flags)][1:] == [
@@ -201,60 +138,6 @@ def test_workers_read_each_example_once(benchmarks, equality, tmp_path):
     for parts in ([[b"a"], [b"b"]], [[b"a", b"b"], [b"c", b"a"]]):
         with pytest.raises(ValueError, match="3 examples are not read once"):
             equality.each_once(parts, [b"a", b"b", b"c"])
-
-
-def test_all_runs_and_their_tables(equality, monkeypatch, tmp_path):
-    """The flags of all runs, which are not run."""
-    started = []
-
-    def run_script(layout, script, flags, folder):
-        if layout.has_hosts:
-            raise equality.Unavailable("it is a test")
-        started.append((layout.title, script, dict(flags)))
-        return folder
-
-    def read(folder, step):
-        kernel = 1.0 + ("max_grad_norm" in folder.name) * apart
-        return checkpoint(**{"bert/kernel": np.array([kernel, -2.0])})
-
-    monkeypatch.setattr(equality, "run_script", run_script)
-    monkeypatch.setattr(equality, "read", read)
-    answers = equality.Answers(0.0, 2e-8, 1)
-    monkeypatch.setattr(equality, "compare_answers", lambda *_: answers)
-    config = equality.EqualityConfig()
-    data = {key: {"data_dir": "d"} for key in equality.WORKLOADS}
-    apart = 1.0
-    rows = [*equality.training_rows(config, data, tmp_path)]
-    assert len(rows) == 1 + 14 + 1
-    assert rows[1] == ["one device", "2", *["0, 0"] * 3]
-    assert rows[-2] == ["two hosts", "3", *["not run: it is a test"] * 3]
-    assert rows[-1][2:] == ["1.0e+00, 0"] * 3
-    parts = [flags["gradient_accumulation_steps"] for *_, flags in started]
-    assert sorted(parts) == [1] * 15 + [2] * 12 + [3] * 12
-    started.clear()
-    rows = [*equality.answer_rows(config, data, tmp_path, True)]
-    assert rows[1] == ["two replicas", "0", "0", "2.0e-08", "2"]
-    assert [*equality.answer_rows(config, data, tmp_path, False)] == rows
-    sizes = [
-        (title, flags["eval_batch_size"], flags.get("padding"))
-        for title, script, flags in started
-        if script == "run_classifier.py"
-    ]
-    assert sizes == [
-        ("one device", 3, "max_length"),
-        ("two replicas", 6, "max_length"),
-        ("four replicas", 12, "max_length"),
-        ("two worker processes", 6, "max_length"),
-        ("one device", 3, None),
-        ("two replicas", 3, None),
-        ("four replicas", 3, None),
-        ("two worker processes", 3, None),
-    ]
-    apart = 1e-6
-    with pytest.raises(
-        ValueError, match=r"no gradients exceed --max_grad_norm"
-    ):
-        [*equality.training_rows(config, data, tmp_path)]
 
 
 @pytest.mark.parametrize(
