@@ -98,8 +98,8 @@ test-torch: $(VENV)-torch/.installed  ## test the models with Keras on PyTorch, 
 test-tf220: $(VENV)-tf220/.installed  ## test TensorFlow 2.20, and training steps with the TPU compiler
 	"$(VENV)-tf220/bin/python" -m pytest -m "not slow" \
 	tests/training/test_step.py tests/training/test_estimator.py \
-	tests/training/test_distribution.py tests/training/test_checkpoints.py \
-	tests/test_modeling.py tests/data/test_pipeline.py \
+	tests/training/test_distribution.py tests/checkpoints/test_tf1.py \
+	tests/modeling/test_modeling.py tests/data/test_pipeline.py \
 	tests/data/test_buckets.py tests/data/test_records.py \
 	tests/tokenization/test_graph.py tests/serving/test_export.py \
 	tests/test_benchmarks_tpu_*.py $(PYTEST_ARGS)

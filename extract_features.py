@@ -1,4 +1,7 @@
-"""Writes BERT's vectors of texts into a file. See bert_tf/jobs/features.py."""
+"""Writes BERT's vectors of texts into a file.
+
+See bert_tf/kinds/vectors/features_job.py.
+"""
 
 from bert_tf import command
 

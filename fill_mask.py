@@ -1,4 +1,7 @@
-"""Asks a pre-trained model for missing words. See bert_tf/jobs/fill_mask.py."""
+"""Asks a pre-trained model for missing words.
+
+See bert_tf/kinds/masked_words/job.py.
+"""
 
 from bert_tf import command
 

@@ -1,4 +1,7 @@
-"""Fine-tunes BERT on a sentence-level task. See bert_tf/jobs/classifier.py."""
+"""Fine-tunes BERT on a sentence-level task.
+
+See bert_tf/kinds/classification/job.py.
+"""
 
 from bert_tf import command
 

@@ -1,4 +1,4 @@
-"""Fine-tunes BERT for vectors of texts. See bert_tf/jobs/embeddings.py."""
+"""Fine-tunes BERT for vectors of texts. See bert_tf/kinds/vectors/job.py."""
 
 from bert_tf import command
 

@@ -1,4 +1,4 @@
-"""Fine-tunes BERT to find named entities. See bert_tf/jobs/ner.py."""
+"""Fine-tunes BERT to find named entities. See bert_tf/kinds/tags/job.py."""
 
 from bert_tf import command
 

@@ -1,4 +1,4 @@
-"""Pre-trains BERT. See bert_tf/jobs/pretraining.py."""
+"""Pre-trains BERT. See bert_tf/kinds/pretraining/job.py."""
 
 from bert_tf import command
 

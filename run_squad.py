@@ -1,4 +1,4 @@
-"""Fine-tunes BERT to answer questions. See bert_tf/jobs/squad.py."""
+"""Fine-tunes BERT to answer questions. See bert_tf/kinds/spans/job.py."""
 
 from bert_tf import command
 

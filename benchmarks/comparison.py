@@ -24,9 +24,9 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from sides import busy_seconds, machine
 
-from bert_tf import files
+from bert_tf.base import files
+from bert_tf.base.options import Options, option
 from bert_tf.errors import in_file, listed, wrong_value
-from bert_tf.options import Options, option
 
 # The side that the others are compared with.
 OURS = "ours"

@@ -27,9 +27,10 @@ import comparison
 import corpus_scale
 import sides
 
-from bert_tf import cli, files
+from bert_tf import cli
+from bert_tf.base import files
+from bert_tf.base.options import option
 from bert_tf.jobs import vocabulary
-from bert_tf.options import option
 
 FLAGS = {
     "local": ["--num_workers=2"],

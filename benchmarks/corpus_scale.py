@@ -22,10 +22,10 @@ import comparison
 import numpy as np
 import sides
 
-from bert_tf import cli, files
-from bert_tf.data import processes
+from bert_tf import cli
+from bert_tf.base import files, processes
+from bert_tf.base.options import option
 from bert_tf.jobs import vocabulary
-from bert_tf.options import option
 
 SYLLABLES = [a + b for a in "bdfgklmnprstvz" for b in "aeiou"]
 NUM_WORDS = 20_000

@@ -16,9 +16,10 @@ import sys
 import comparison
 import sides
 
-from bert_tf import cli, files
-from bert_tf.data import processes, records
-from bert_tf.options import option
+from bert_tf import cli
+from bert_tf.base import files, processes
+from bert_tf.base.options import option
+from bert_tf.data import records
 
 ORIGINAL, PACKAGE = "original", "tf-models-official"
 PEER_MODULE = "official.nlp.data.create_pretraining_data"

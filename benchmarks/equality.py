@@ -11,7 +11,7 @@ per-device batch size as on one device. It takes twenty minutes on two cores.
 """
 
 # Before anything that imports TensorFlow.
-import bert_tf.quiet_tensorflow  # noqa: F401
+import bert_tf.base.quiet_tensorflow  # noqa: F401
 
 # isort: split
 import collections
@@ -31,11 +31,12 @@ import tensorflow as tf
 from layouts import LAYOUTS, Unavailable
 from layouts import run as run_script
 
-from bert_tf import cli, files
+from bert_tf import cli
+from bert_tf.base import files
+from bert_tf.base.options import option
+from bert_tf.checkpoints import tf1 as checkpoints
 from bert_tf.data import pipeline
 from bert_tf.data.schema import pretraining_schema
-from bert_tf.options import option
-from bert_tf.training import checkpoints
 
 STEPS = 30
 NUM_TRAINED = 31

@@ -21,7 +21,7 @@ Rerun a stopped command to resume. The page is written from several files:
 """
 
 # Before anything that imports TensorFlow.
-import bert_tf.quiet_tensorflow  # noqa: F401
+import bert_tf.base.quiet_tensorflow  # noqa: F401
 
 # isort: split
 import dataclasses
@@ -37,11 +37,12 @@ import comparison
 import sides
 from comparison import OURS, Comparison
 
-from bert_tf import cli, files
+from bert_tf import cli
+from bert_tf.base import files
+from bert_tf.base.options import option
 from bert_tf.errors import InputError, in_file
-from bert_tf.jobs import classifier
-from bert_tf.metrics import METRICS, squad_v1
-from bert_tf.options import option
+from bert_tf.kinds.classification import job as classifier
+from bert_tf.tasks.metrics import METRICS, squad_v1
 
 # Task -> its name on the page and its metrics.
 TASKS = {

@@ -21,8 +21,8 @@ import sides
 import small_tasks
 
 from bert_tf import cli
+from bert_tf.base.options import Options, option
 from bert_tf.errors import InputError
-from bert_tf.options import Options, option
 
 STEPS = 6
 # The largest differences of weights from the first check's, which trains in
@@ -136,8 +136,8 @@ def checks(
 
 def compare(run: pathlib.Path, other: pathlib.Path, bound: float) -> str:
     """Returns how far the weights of two runs are apart."""
-    import bert_tf.quiet_tensorflow  # noqa: F401  (before TensorFlow)
-    from bert_tf.training.checkpoints import Reader
+    import bert_tf.base.quiet_tensorflow  # noqa: F401  (before TensorFlow)
+    from bert_tf.checkpoints.tf1 import Reader
 
     one, two = (
         Reader(str(path / "output" / f"model.ckpt-{STEPS}"))

@@ -7,7 +7,7 @@ batches of 32 from them, in this process.
 """
 
 # Before anything that imports TensorFlow.
-import bert_tf.quiet_tensorflow  # noqa: F401
+import bert_tf.base.quiet_tensorflow  # noqa: F401
 
 # isort: split
 import sys

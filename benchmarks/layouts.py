@@ -215,7 +215,7 @@ def main() -> None:
     parser.add_argument("flags", nargs=argparse.REMAINDER, help="Its flags.")
     given = parser.parse_args()
 
-    import bert_tf.quiet_tensorflow  # noqa: F401  (before TensorFlow)
+    import bert_tf.base.quiet_tensorflow  # noqa: F401  (before TensorFlow)
 
     # isort: split
     import tensorflow as tf

@@ -10,7 +10,7 @@ text.
 """
 
 # Before anything that imports TensorFlow.
-import bert_tf.quiet_tensorflow
+import bert_tf.base.quiet_tensorflow
 
 # isort: split
 import dataclasses
@@ -29,10 +29,10 @@ from serving import randomize, request, sentences
 
 import bert_tf
 from bert_tf import cli
-from bert_tf.options import option
-from bert_tf.tasks.conll import read_conll
-from bert_tf.tasks.questions import read_questions
-from bert_tf.variables import checkpoint_variables
+from bert_tf.base.options import option
+from bert_tf.kinds.spans.squad_files import read_questions
+from bert_tf.kinds.tags.conll_files import read_conll
+from bert_tf.modeling.variables import checkpoint_variables
 
 BATCH_SIZE = 32
 # How many texts are answered one at a time.

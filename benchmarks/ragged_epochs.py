@@ -11,7 +11,7 @@ but custom data may: this is how to pass it to `Estimator`.
 """
 
 # Before anything that imports TensorFlow.
-import bert_tf.quiet_tensorflow  # noqa: F401
+import bert_tf.base.quiet_tensorflow  # noqa: F401
 
 # isort: split
 import dataclasses
@@ -21,11 +21,11 @@ import tensorflow as tf
 from small_tasks import CONFIG, LENGTH, PREDICTIONS, pretraining_examples
 
 from bert_tf import cli
+from bert_tf.base.options import option
 from bert_tf.config import BertConfig
 from bert_tf.jobs import settings
 from bert_tf.jobs.settings import DeviceOptions, TrainingOptions
-from bert_tf.options import option
-from bert_tf.tasks.pretraining import PretrainingTask
+from bert_tf.kinds.pretraining.task import PretrainingTask
 from bert_tf.training.estimator import Estimator, TrainingData
 
 NUM_EXAMPLES = 29

@@ -11,7 +11,7 @@ cores.
 """
 
 # Before anything that imports TensorFlow.
-import bert_tf.quiet_tensorflow  # noqa: F401
+import bert_tf.base.quiet_tensorflow  # noqa: F401
 
 # isort: split
 import dataclasses
@@ -27,11 +27,11 @@ import sides
 import tensorflow as tf
 
 from bert_tf import BertConfig, cli
+from bert_tf.base.options import option
 from bert_tf.data import pipeline
 from bert_tf.data.schema import Schema, pretraining_schema
 from bert_tf.data.sequence_packing import SequencePacking
 from bert_tf.jobs import pretraining_data
-from bert_tf.options import option
 
 sys.path.append(str(sides.PEERS))
 from keras_training import make_step

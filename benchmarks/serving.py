@@ -15,7 +15,7 @@ float32 only.
 """
 
 # Before anything that imports TensorFlow.
-import bert_tf.quiet_tensorflow
+import bert_tf.base.quiet_tensorflow
 
 # isort: split
 import csv
@@ -32,14 +32,15 @@ import numpy as np
 import sides
 
 import bert_tf
-from bert_tf import cli, files
+from bert_tf import cli
+from bert_tf.base import files
+from bert_tf.base.options import option
+from bert_tf.checkpoints import huggingface
+from bert_tf.checkpoints.keras_files import ModelWeights
+from bert_tf.checkpoints.pretrained import open_pretrained
 from bert_tf.errors import InputError, in_file
-from bert_tf.interop import huggingface
-from bert_tf.interop.keras_files import ModelWeights
-from bert_tf.jobs import classifier
-from bert_tf.options import option
-from bert_tf.pretrained import open_pretrained
-from bert_tf.variables import checkpoint_variables
+from bert_tf.kinds.classification import job as classifier
+from bert_tf.modeling.variables import checkpoint_variables
 
 ONE, MANY = 1, 32
 # Texts of SST-2 that make a text of MAX_SEQ_LENGTH tokens or more.

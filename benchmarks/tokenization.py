@@ -25,8 +25,8 @@ import comparison
 import sides
 
 from bert_tf import cli
+from bert_tf.base.options import option
 from bert_tf.errors import InputError
-from bert_tf.options import option
 
 OURS = comparison.OURS
 ORIGINAL, HUGGINGFACE = "original", "huggingface"

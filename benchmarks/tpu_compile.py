@@ -23,9 +23,10 @@ from typing import NamedTuple
 import comparison
 import sides
 
-from bert_tf import cli, files
+from bert_tf import cli
+from bert_tf.base import files
+from bert_tf.base.options import option
 from bert_tf.errors import InputError, in_file
-from bert_tf.options import option
 
 GIB = 2**30
 # Chip -> bytes of its HBM.

@@ -42,13 +42,16 @@ from bert_tf import BertConfig
 from bert_tf.data import batching, pipeline, records, schema
 from bert_tf.data.sequence_packing import SequencePacking
 from bert_tf.jobs import trainings
-from bert_tf.tasks.classification import ClassificationTask, MultipleChoiceTask
-from bert_tf.tasks.conll import TaggingEncoding
+from bert_tf.kinds.classification.task import (
+    ClassificationTask,
+    MultipleChoiceTask,
+)
+from bert_tf.kinds.pretraining.task import PretrainingTask
+from bert_tf.kinds.spans.squad_files import SpanEncoding
+from bert_tf.kinds.spans.task import SpanTask
+from bert_tf.kinds.tags.conll_files import TaggingEncoding
+from bert_tf.kinds.tags.task import TaggingTask
 from bert_tf.tasks.encoding import Encoding
-from bert_tf.tasks.pretraining import PretrainingTask
-from bert_tf.tasks.question_answering import SpanTask
-from bert_tf.tasks.questions import SpanEncoding
-from bert_tf.tasks.tagging import TaggingTask
 from bert_tf.training.estimator import Estimator
 from bert_tf.training.settings import TrainingConfig
 

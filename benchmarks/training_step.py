@@ -27,8 +27,8 @@ import comparison
 import sides
 
 from bert_tf import BertConfig, cli
+from bert_tf.base.options import option
 from bert_tf.errors import InputError
-from bert_tf.options import option
 
 VOCAB_SIZE = 30522
 MODELS = {

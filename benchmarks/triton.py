@@ -9,7 +9,7 @@ as many threads. Clients and server share the cores.
 """
 
 # Before anything that imports TensorFlow.
-import bert_tf.quiet_tensorflow
+import bert_tf.base.quiet_tensorflow
 
 # isort: split
 import dataclasses
@@ -24,8 +24,9 @@ import numpy as np
 import sides
 
 import bert_tf
-from bert_tf import cli, files
-from bert_tf.options import option
+from bert_tf import cli
+from bert_tf.base import files
+from bert_tf.base.options import option
 
 CLIENTS = (1, 8, 32)
 NUM_ROWS = 160

@@ -17,65 +17,65 @@ from typing import TYPE_CHECKING, Any
 from bert_tf.version import __version__
 
 if TYPE_CHECKING:
+    from bert_tf.checkpoints.pretrained import (
+        load_checkpoint,
+        load_config,
+        load_model,
+    )
     from bert_tf.config import BertConfig
     from bert_tf.errors import InputError
-    from bert_tf.feature_tagger import BertFeatureTagger
-    from bert_tf.heads import (
+    from bert_tf.kinds.classification.text_model import TextClassifier
+    from bert_tf.kinds.masked_words.text_model import MaskedWordPredictor
+    from bert_tf.kinds.spans.text_model import QuestionAnswerer
+    from bert_tf.kinds.tags.text_model import TokenTagger
+    from bert_tf.kinds.vectors.text_model import TextEmbedder
+    from bert_tf.modeling.encoder import BertModel, resize_vocabulary
+    from bert_tf.modeling.feature_tagger import BertFeatureTagger
+    from bert_tf.modeling.heads import (
         BertClassifier,
         BertMultipleChoice,
         BertPretrainer,
         BertSpanLabeler,
         BertTokenClassifier,
     )
-    from bert_tf.modeling import BertModel, resize_vocabulary
-    from bert_tf.optimization import (
+    from bert_tf.modeling.optimization import (
         AdamWeightDecay,
         Lamb,
         WarmupLinearDecay,
     )
-    from bert_tf.pretrained import (
-        load_checkpoint,
-        load_config,
-        load_model,
-    )
     from bert_tf.tasks.encoding import Encoding
     from bert_tf.tasks.task import FineTuningTask
-    from bert_tf.text_models.classification import TextClassifier
-    from bert_tf.text_models.embedding import TextEmbedder
-    from bert_tf.text_models.masked_words import MaskedWordPredictor
-    from bert_tf.text_models.question_answering import QuestionAnswerer
-    from bert_tf.text_models.tagging import TokenTagger
     from bert_tf.text_models.text_model import TextModel
     from bert_tf.tokenization.graph import BertTokenizer
     from bert_tf.tokenization.wordpiece import FullTokenizer
 
 _HOMES = {
-    "AdamWeightDecay": "bert_tf.optimization",
-    "BertClassifier": "bert_tf.heads",
+    "AdamWeightDecay": "bert_tf.modeling.optimization",
+    "BertClassifier": "bert_tf.modeling.heads",
     "BertConfig": "bert_tf.config",
-    "BertFeatureTagger": "bert_tf.feature_tagger",
-    "BertModel": "bert_tf.modeling",
-    "BertMultipleChoice": "bert_tf.heads",
-    "BertPretrainer": "bert_tf.heads",
-    "BertSpanLabeler": "bert_tf.heads",
-    "BertTokenClassifier": "bert_tf.heads",
+    "BertFeatureTagger": "bert_tf.modeling.feature_tagger",
+    "BertModel": "bert_tf.modeling.encoder",
+    "BertMultipleChoice": "bert_tf.modeling.heads",
+    "BertPretrainer": "bert_tf.modeling.heads",
+    "BertSpanLabeler": "bert_tf.modeling.heads",
+    "BertTokenClassifier": "bert_tf.modeling.heads",
     "BertTokenizer": "bert_tf.tokenization.graph",
     "Encoding": "bert_tf.tasks.encoding",
     "FineTuningTask": "bert_tf.tasks.task",
     "FullTokenizer": "bert_tf.tokenization.wordpiece",
     "InputError": "bert_tf.errors",
-    "Lamb": "bert_tf.optimization",
-    "MaskedWordPredictor": "bert_tf.text_models.masked_words",
-    "QuestionAnswerer": "bert_tf.text_models.question_answering",
-    "TextClassifier": "bert_tf.text_models.classification",
-    "TextEmbedder": "bert_tf.text_models.embedding",
+    "Lamb": "bert_tf.modeling.optimization",
+    "MaskedWordPredictor": "bert_tf.kinds.masked_words.text_model",
+    "QuestionAnswerer": "bert_tf.kinds.spans.text_model",
+    "TextClassifier": "bert_tf.kinds.classification.text_model",
+    "TextEmbedder": "bert_tf.kinds.vectors.text_model",
     "TextModel": "bert_tf.text_models.text_model",
-    "TokenTagger": "bert_tf.text_models.tagging",
-    "WarmupLinearDecay": "bert_tf.optimization",
-    "load_checkpoint": "bert_tf.pretrained",
-    "load_config": "bert_tf.pretrained",
-    "load_model": "bert_tf.pretrained",
-    "resize_vocabulary": "bert_tf.modeling",
+    "TokenTagger": "bert_tf.kinds.tags.text_model",
+    "WarmupLinearDecay": "bert_tf.modeling.optimization",
+    "load_checkpoint": "bert_tf.checkpoints.pretrained",
+    "load_config": "bert_tf.checkpoints.pretrained",
+    "load_model": "bert_tf.checkpoints.pretrained",
+    "resize_vocabulary": "bert_tf.modeling.encoder",
 }
 
 __all__ = [
@@ -116,7 +116,7 @@ if platform.machine() in ("x86_64", "AMD64"):
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'bert_tf' has no attribute {name!r}")
-    from bert_tf import packages
+    from bert_tf.base import packages
 
     # Keras uses TensorFlow unless the variable names another backend.
     advice = ", or set KERAS_BACKEND to jax or torch, if that is installed"

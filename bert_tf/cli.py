@@ -1,10 +1,10 @@
 """The command line of every job.
 
-`run_job` defines absl flags for a job's options (`bert_tf.options`), parses and
-checks the command line, and only then imports the job. Mistakes of the user are
-reported in one line, with exit status 1 or 2 and without a traceback. A word
-that is not a flag is a mistake too: `--do_lower_case False` sets the flag to
-*true* and leaves the word "False", which the original ignored.
+`run_job` defines absl flags for a job's options (`bert_tf.base.options`),
+parses and checks the command line, and only then imports the job. Mistakes of
+the user are reported in one line, with exit status 1 or 2 and without a
+traceback. A word that is not a flag is a mistake too: `--do_lower_case False`
+sets the flag to *true* and leaves the word "False", which the original ignored.
 
 No other module of the package reads `absl.flags.FLAGS`.
 """
@@ -20,12 +20,12 @@ from typing import Any, NoReturn
 
 from absl import app, flags, logging
 
-from bert_tf import options, signals
+from bert_tf.base import options, signals
+from bert_tf.base.options import OptionError, Options
 
 # Editable installations of earlier versions start the command here.
 from bert_tf.command import command  # noqa: F401
 from bert_tf.errors import InputError, listed, printable
-from bert_tf.options import OptionError, Options
 
 FLAGS = flags.FLAGS
 

@@ -10,27 +10,14 @@ import os
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
-from bert_tf import signals
+from bert_tf import jobs
+from bert_tf.base import signals
+from bert_tf.jobs import JOBS
 from bert_tf.version import __version__
 
 if TYPE_CHECKING:
-    from bert_tf.options import Options
+    from bert_tf.base.options import Options
 
-# The modules of `bert_tf.jobs` with a function `run`. The module of the same
-# name in `bert_tf.jobs.options` has its options.
-JOBS = (
-    "vocabulary",
-    "pretraining_data",
-    "pretraining",
-    "classifier",
-    "squad",
-    "ner",
-    "embeddings",
-    "features",
-    "fill_mask",
-    "convert_checkpoint",
-    "convert_saved_model",
-)
 # A command that runs no job: it has no options and no script.
 ENVIRONMENT = "env"
 
@@ -45,7 +32,7 @@ def run_job(name: str) -> None:
     config_type = options_of(name)
     cli.run_job(
         config_type,
-        lambda: importlib.import_module(f"bert_tf.jobs.{name}").run,
+        lambda: getattr(jobs, name).run,
         sys.modules[config_type.__module__].__doc__,
     )
 
@@ -54,7 +41,7 @@ def _require_absl() -> None:
     """Exits with one line if absl is missing, as outside of `.venv`."""
     if importlib.util.find_spec("absl"):
         return
-    from bert_tf import packages
+    from bert_tf.base import packages
 
     lacking = packages.missing(
         "This program",
@@ -67,7 +54,7 @@ def _require_absl() -> None:
 
 def options_of(job: str) -> "type[Options]":
     """Returns the class of a job's options: NameOfJobConfig."""
-    module = importlib.import_module(f"bert_tf.jobs.options.{job}")
+    module = importlib.import_module(f"bert_tf.{JOBS[job][1]}")
     kind: type[Options] = getattr(
         module, f"{job.title().replace('_', '')}Config"
     )
@@ -122,7 +109,7 @@ def _unknown_job(word: str) -> str:
 def _summary(job: str) -> str:
     """Returns the first line of a page of help without importing it."""
     folder = os.path.dirname(__file__)
-    path = os.path.join(folder, "jobs", "options", f"{job}.py")
+    path = os.path.join(folder, *JOBS[job][1].split(".")) + ".py"
     with open(path, encoding="utf-8") as file:
         return file.readline().strip('".\n')
 

@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
-from bert_tf import files
+from bert_tf.base import files
 from bert_tf.errors import (
     InputError,
     did_you_mean,

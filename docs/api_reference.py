@@ -7,7 +7,6 @@ The pages have the public names of `bert_tf` and, for every job, its function
 """
 
 import dataclasses
-import importlib
 import inspect
 import pathlib
 import re
@@ -17,9 +16,10 @@ from types import ModuleType
 
 import pdoc
 
-import bert_tf.quiet_tensorflow
+import bert_tf.base.quiet_tensorflow
 import bert_tf
-from bert_tf import command, jobs, options
+from bert_tf import jobs
+from bert_tf.base import options
 
 GOOGLE = pdoc.docstrings.google
 
@@ -34,9 +34,9 @@ def main(folder: str) -> None:
             adopt_methods(public)
     # It documents what `__all__` names, modules included.
     bert_tf.__all__.append("jobs")
-    jobs.__all__ = list(command.JOBS)
-    for name in command.JOBS:
-        module = importlib.import_module(f"bert_tf.jobs.{name}")
+    jobs.__all__ = list(jobs.JOBS)
+    for name in jobs.JOBS:
+        module = getattr(jobs, name)
         module.__all__ = documented(module)
     pdoc.docstrings.google = markdown
     pdoc.render.configure(docformat="google", show_source=False)

@@ -9,7 +9,7 @@ word. The page loads nothing. It can join tokens into words: as in Clark et al.
 word is their mean. A text that is too long for the model is an error.
 """
 
-import bert_tf.quiet_tensorflow  # isort: skip
+import bert_tf.base.quiet_tensorflow  # isort: skip
 
 import argparse
 import base64

@@ -23,7 +23,7 @@ import time
 from collections.abc import Iterator
 from pydoc_data.topics import topics
 
-import bert_tf.quiet_tensorflow  # isort: skip
+import bert_tf.base.quiet_tensorflow  # isort: skip
 
 import numpy as np
 import tensorflow as tf

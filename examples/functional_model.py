@@ -11,7 +11,7 @@ accuracy on held-out sentences, and 65 to 71 % if the words or the temperatures
 are random.
 """
 
-import bert_tf.quiet_tensorflow  # isort: skip
+import bert_tf.base.quiet_tensorflow  # isort: skip
 
 import keras
 import numpy as np

@@ -11,7 +11,7 @@ Takes half a minute on two CPU cores, from random weights. Expect 82 % accuracy
 on held-out sentences (baseline, always "processes": 37 %).
 """
 
-import bert_tf.quiet_tensorflow  # isort: skip
+import bert_tf.base.quiet_tensorflow  # isort: skip
 
 import pathlib
 import sys

@@ -13,7 +13,7 @@ sentences (baseline, always "processes": 37 %). With the weights of
 all-MiniLM-L6-v2, expect 85 %.
 """
 
-import bert_tf.quiet_tensorflow  # isort: skip
+import bert_tf.base.quiet_tensorflow  # isort: skip
 
 import argparse
 import sys

@@ -13,7 +13,7 @@ Hugging Face Hub, or any other BERT, such as the release of run_embeddings.py.
 Two cores need about a minute for a book. The picture needs matplotlib.
 """
 
-import bert_tf.quiet_tensorflow  # isort: skip
+import bert_tf.base.quiet_tensorflow  # isort: skip
 
 import argparse
 import pathlib

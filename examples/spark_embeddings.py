@@ -6,7 +6,7 @@ Each Python worker loads the model once, for one core, and `predict` batches
 texts by length. A task that runs twice writes its files once.
 """
 
-import bert_tf.quiet_tensorflow  # isort: skip
+import bert_tf.base.quiet_tensorflow  # isort: skip
 
 import functools
 import sys

@@ -18,16 +18,16 @@ from collections import Counter
 import keras
 import numpy as np
 
-from bert_tf import metrics
-from bert_tf.heads import BertSpanLabeler
-from bert_tf.pretrained import load_checkpoint, open_pretrained
-from bert_tf.tasks.questions import (
+from bert_tf.checkpoints.pretrained import load_checkpoint, open_pretrained
+from bert_tf.kinds.spans.squad_files import (
     Question,
     SpanEncoding,
     WindowRows,
     make_windows,
     read_questions,
 )
+from bert_tf.modeling.heads import BertSpanLabeler
+from bert_tf.tasks import metrics
 from tests.original_span_answers import compare, rows_of
 
 WINDOWS_AT_A_TIME = 16

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import sentence_files
 
+from bert_tf.checkpoints import tf1 as checkpoints
+from bert_tf.checkpoints.checkpoint import Pretrained, write_metadata
 from bert_tf.config import BertConfig
-from bert_tf.heads import BertClassifier
-from bert_tf.interop.checkpoint import Pretrained, write_metadata
-from bert_tf.training import checkpoints
-from bert_tf.variables import checkpoint_variables
+from bert_tf.modeling.heads import BertClassifier
+from bert_tf.modeling.variables import checkpoint_variables
 
 CONFIG = {
     "vocab_size": len(sentence_files.VOCAB),

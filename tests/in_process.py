@@ -23,8 +23,8 @@ import pytest
 from absl import app, flags
 from absl.testing import flagsaver
 
-from bert_tf import cli
-from bert_tf.options import Options
+from bert_tf import cli, jobs
+from bert_tf.base.options import Options
 
 
 def job_of(script: str) -> types.ModuleType | None:
@@ -34,7 +34,7 @@ def job_of(script: str) -> types.ModuleType | None:
         return module
     started = re.search(r'run_job\("(\w+)"\)', inspect.getsource(module))
     if started:
-        return importlib.import_module(f"bert_tf.jobs.{started[1]}")
+        return getattr(jobs, started[1])
     return None
 
 

@@ -19,7 +19,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_tf.tasks.answers import AnswerRules, Prediction, Scores, find_answer
+from bert_tf.kinds.spans.answers import (
+    AnswerRules,
+    Prediction,
+    Scores,
+    find_answer,
+)
 from tests.tokenization import tokenization_oracle
 
 WHITE_SPACE = " \t\r\n\u202f"

@@ -25,7 +25,7 @@ from checkout import ROOT
 SCRIPT = "run_pretraining"
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["bert_tf.jobs.pretraining"])
+_CONTEXT.set_forkserver_preload(["bert_tf.kinds.pretraining.job"])
 _SECONDS = 100
 
 
@@ -176,7 +176,7 @@ def _run(
 ) -> None:
     """Runs in the new process."""
     from bert_tf import cli
-    from bert_tf.jobs import pretraining
+    from bert_tf.kinds.pretraining import job as pretraining
 
     os.environ.update(environment)
     file = os.open(log, os.O_WRONLY | os.O_APPEND)

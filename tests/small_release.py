@@ -2,9 +2,9 @@
 
 import keras
 
+from bert_tf.checkpoints import tf1 as checkpoints
 from bert_tf.config import BertConfig
-from bert_tf.training import checkpoints
-from bert_tf.variables import checkpoint_variables
+from bert_tf.modeling.variables import checkpoint_variables
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefgh", "##b"]
 

@@ -25,7 +25,8 @@ import urllib.request
 
 from checkout import ROOT
 
-from bert_tf import command, files
+from bert_tf import command
+from bert_tf.base import files
 from bert_tf.corpus import cluster
 from bert_tf.corpus.engines import pipeline, spark, spark_session
 from bert_tf.corpus.settings import PieceSizes

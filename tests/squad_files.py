@@ -6,7 +6,7 @@ Not a test. Some contexts take several windows of the models of the tests.
 import json
 import random
 
-from bert_tf.tasks.questions import Answer, Question
+from bert_tf.kinds.spans.squad_files import Answer, Question
 
 WORDS = [f"{a}{b}" for a in "bdgkmst" for b in "aeou"]
 VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "where", "?", *WORDS]

@@ -15,14 +15,14 @@ import tensorflow as tf
 from keras import ops
 
 import bert_tf
-from bert_tf import metrics
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.heads import BertClassifier
 from bert_tf.jobs.fine_tuning import Split, fine_tune
 from bert_tf.jobs.settings import FineTuningOptions
 from bert_tf.jobs.start import resolve
-from bert_tf.tasks.classification import ClassificationTask
+from bert_tf.kinds.classification.task import ClassificationTask
+from bert_tf.modeling.heads import BertClassifier
+from bert_tf.tasks import metrics
 from bert_tf.tasks.examples import Example
 
 pytestmark = pytest.mark.usefixtures("eager_fixtures", "eagerly")

@@ -13,7 +13,7 @@ import small_release
 from checkout import ROOT
 from headless_chromium import launched
 
-from bert_tf.modeling import BertModel
+from bert_tf.modeling.encoder import BertModel
 from bert_tf.tokenization.wordpiece import FullTokenizer
 
 pytestmark = pytest.mark.slow

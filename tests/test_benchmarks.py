@@ -9,7 +9,7 @@ import pytest
 
 from bert_tf import BertConfig
 from bert_tf.errors import InputError
-from tests.interop.small_models import CONFIG, pretrained
+from tests.checkpoints.small_models import CONFIG, pretrained
 
 pytestmark = pytest.mark.slow
 
@@ -235,7 +235,7 @@ def test_all_sides_serve_one_model(benchmarks):
 
 def test_prediction(benchmarks, tmp_path):
     """Our side of one kind: loaded, asked, and as a whole process."""
-    from bert_tf.interop import huggingface
+    from bert_tf.checkpoints import huggingface
 
     prediction = benchmarks("prediction")
     config = dataclasses.replace(CONFIG, max_position_embeddings=128)

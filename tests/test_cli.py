@@ -1,6 +1,5 @@
 """The command line of a job, and how its mistakes are reported."""
 
-import importlib
 import os
 import subprocess
 import sys
@@ -12,15 +11,15 @@ import pytest
 from absl import logging
 from checkout import ROOT
 
-from bert_tf import cli, command
-from bert_tf.options import declared
+from bert_tf import cli, command, jobs
+from bert_tf.base.options import declared
 
 SCRIPT = """
     import dataclasses
     from absl import logging
     from bert_tf import cli
     from bert_tf.errors import InputError
-    from bert_tf.options import Options, option
+    from bert_tf.base.options import Options, option
 
     @dataclasses.dataclass(frozen=True, kw_only=True)
     class Config(Options):
@@ -191,7 +190,8 @@ def test_a_signal_is_reported_in_one_line(
     """No half-written file is left."""
     program = f"""
         import os, signal
-        from bert_tf import cli, files
+        from bert_tf import cli
+        from bert_tf.base import files
         def main():
             with files.atomic_writer({str(tmp_path / "half")!r}):
                 os.kill(os.getpid(), signal.{name})
@@ -230,7 +230,7 @@ def test_a_signal_in_a_finalizer_is_not_lost(call_text):
 @pytest.mark.parametrize("name", command.JOBS)
 def test_flags_and_options_agree(name):
     """Each flag gives the option of its name, or None to fall back."""
-    job = importlib.import_module(f"bert_tf.jobs.{name}")
+    job = getattr(jobs, name)
     config_type = in_process.config_type_of(job)
     words = {int: "7", float: "0.5", str: "x", tuple: "x,y", bool: "true"}
     known = declared(config_type)
@@ -290,14 +290,11 @@ def test_an_installed_wheel_runs_jobs_outside_of_the_checkout(tmp_path):
     borrowed = sysconfig.get_path("purelib")
     (site / "borrowed.pth").write_text(f"{borrowed}\n")
     (tmp_path / "text.txt").write_text("a sentence of words here\n\n" * 9)
-    for program in (
-        [python.with_name("bert-tf"), "vocabulary"],
-        [python, "-m", "bert_tf.jobs.vocabulary"],
-    ):
+    for program in ([python.with_name("bert-tf")], [python, "-m", "bert_tf"]):
         path = tmp_path / "vocab.txt"
         path.unlink(missing_ok=True)
         flags = ("--input_file=text.txt", "--output_file=vocab.txt")
-        run(*program, *flags, "--vocab_size=30")
+        run(*program, "vocabulary", *flags, "--vocab_size=30")
         assert len(path.read_text().splitlines()) == 30
     where = run(python, "-c", "import bert_tf; print(bert_tf.__file__)")
     assert where.startswith(str(site))

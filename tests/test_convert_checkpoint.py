@@ -9,9 +9,9 @@ import in_process
 import pytest
 from checkout import ROOT
 
-from bert_tf.interop import google
-from bert_tf.pretrained import open_pretrained
-from tests.interop.small_models import (
+from bert_tf.checkpoints import google
+from bert_tf.checkpoints.pretrained import open_pretrained
+from tests.checkpoints.small_models import (
     arrays,
     assert_same_weights,
     pretrained,

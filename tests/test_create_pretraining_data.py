@@ -12,7 +12,7 @@ import in_process
 import pytest
 from checkout import ROOT
 
-from bert_tf import files
+from bert_tf.base import files
 
 # The defaults of the original's flags.
 ORIGINAL_DEFAULTS = {

@@ -21,15 +21,18 @@ import squad_files
 import tensorflow as tf
 from fine_tuning_runs import CONFIG, contents, table
 
-from bert_tf import files, heads
+from bert_tf.base import files
+from bert_tf.checkpoints import tf1 as checkpoints
+from bert_tf.checkpoints.checkpoint import Pretrained, write_metadata
 from bert_tf.config import BertConfig
-from bert_tf.interop.checkpoint import Pretrained, write_metadata
-from bert_tf.jobs import exporting, features, fill_mask
+from bert_tf.jobs import exporting
+from bert_tf.kinds.masked_words import job as fill_mask
+from bert_tf.kinds.vectors import features_job as features
+from bert_tf.modeling import heads
+from bert_tf.modeling.variables import checkpoint_variables
 from bert_tf.serving.export import export as write_export
 from bert_tf.serving.served import Served
 from bert_tf.tasks import datasets
-from bert_tf.training import checkpoints
-from bert_tf.variables import checkpoint_variables
 from tests.serving.small_served import assert_likeliest, random_weights
 
 # Shorter than the texts of the tests and than the models' maximum.

@@ -18,7 +18,7 @@ import squad_files
 from checkout import ROOT
 
 import bert_tf
-from bert_tf import options
+from bert_tf.base import options
 
 PAGES = pytest.mark.parametrize("page", doc_pages.PAGES, ids=doc_pages.name_of)
 

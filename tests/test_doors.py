@@ -11,9 +11,9 @@ import sentence_files
 import squad_files
 
 import bert_tf
+from bert_tf.checkpoints.pretrained import open_pretrained
 from bert_tf.config import BertConfig
-from bert_tf.pretrained import open_pretrained
-from bert_tf.tasks.conll import read_conll
+from bert_tf.kinds.tags.conll_files import read_conll
 
 pytestmark = pytest.mark.usefixtures("eagerly")
 LENGTH = 50

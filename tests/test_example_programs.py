@@ -220,10 +220,10 @@ def test_examples_use_public_names_only(path):
 @pytest.mark.parametrize(
     "line",
     [
-        "import bert_tf.heads",
-        "from bert_tf import files",
-        "from bert_tf.heads import BertClassifier",
-        "bert_tf.files.read_json(path)",
+        "import bert_tf.modeling.heads",
+        "from bert_tf.base import files",
+        "from bert_tf.modeling.heads import BertClassifier",
+        "bert_tf.base.files.read_json(path)",
     ],
 )
 def test_internal_names_are_found(line):

@@ -10,12 +10,12 @@ import pytest
 import small_release
 from small_release import WORDS
 
-from bert_tf.heads import BertPretrainer
-from bert_tf.interop import google, huggingface
-from bert_tf.modeling import BertModel
-from bert_tf.pretrained import open_pretrained
-from bert_tf.training import checkpoints
-from bert_tf.variables import checkpoint_variables
+from bert_tf.checkpoints import google, huggingface
+from bert_tf.checkpoints import tf1 as checkpoints
+from bert_tf.checkpoints.pretrained import open_pretrained
+from bert_tf.modeling.encoder import BertModel
+from bert_tf.modeling.heads import BertPretrainer
+from bert_tf.modeling.variables import checkpoint_variables
 
 pytestmark = pytest.mark.usefixtures("eagerly")
 
@@ -171,7 +171,7 @@ def test_npz_of_layers_by_name(arrays, expected):
     ("pooling", "by_hand"),
     [
         ("mean", np.mean),
-        # tests/tasks/test_text_features.py has all poolings.
+        # tests/kinds/test_text_features.py has all poolings.
         pytest.param("max", np.max, marks=pytest.mark.slow),
     ],
 )
@@ -198,7 +198,7 @@ def test_the_formats_agree(extract, arrays, monkeypatch):
     as_json = [line["layers"][0]["values"] for line in lines]
     np.testing.assert_allclose(as_json, as_array, rtol=0, atol=5.1e-7)
     # As few texts in memory as possible, as for a large model.
-    monkeypatch.setattr("bert_tf.tasks.features._BYTES_AT_A_TIME", 1)
+    monkeypatch.setattr("bert_tf.kinds.vectors.features._BYTES_AT_A_TIME", 1)
     assert_close(arrays(**flags)["last"], as_array)
 
 

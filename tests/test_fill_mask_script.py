@@ -10,10 +10,10 @@ import pytest
 import small_release
 from checkout import ROOT
 
-from bert_tf.heads import BertPretrainer
-from bert_tf.interop import conversion, google, keras_files
-from bert_tf.jobs import fill_mask
-from bert_tf.pretrained import open_pretrained
+from bert_tf.checkpoints import conversion, google, keras_files
+from bert_tf.checkpoints.pretrained import open_pretrained
+from bert_tf.kinds.masked_words import job as fill_mask
+from bert_tf.modeling.heads import BertPretrainer
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat"]
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from checkout import ROOT
 
-from bert_tf.training import checkpoints
+from bert_tf.checkpoints import tf1 as checkpoints
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 WORDS = tuple(a + b for a in "bdgkmst" for b in "aeou")

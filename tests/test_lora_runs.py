@@ -20,9 +20,9 @@ from fine_tuning_runs import (
     weights,
 )
 
-from bert_tf.heads import BertClassifier
+from bert_tf.modeling.heads import BertClassifier
+from bert_tf.modeling.variables import checkpoint_variables
 from bert_tf.training import distribution
-from bert_tf.variables import checkpoint_variables
 from tests.training import toy_task
 
 pytestmark = pytest.mark.usefixtures("eager_fixtures", "eagerly")

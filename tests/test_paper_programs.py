@@ -12,7 +12,7 @@ import in_process
 import paper_programs
 import pytest
 
-from bert_tf import options
+from bert_tf.base import options
 from bert_tf.errors import InputError
 
 SMALL = {

@@ -9,7 +9,7 @@ import threading
 import paper_programs
 import pytest
 
-from bert_tf import signals
+from bert_tf.base import signals
 from bert_tf.errors import InputError
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from bert_tf import AdamWeightDecay, BertConfig
 from bert_tf.errors import InputError
-from bert_tf.tasks.pretraining import PretrainingTask
+from bert_tf.kinds.pretraining.task import PretrainingTask
 
 needs_jax = pytest.mark.skipif(
     keras.config.backend() != "jax", reason="trains with JAX"

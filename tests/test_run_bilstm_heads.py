@@ -11,9 +11,9 @@ import sentence_files
 import squad_files
 from fine_tuning_runs import assert_same, error_of, names_in, read, results
 
+from bert_tf.checkpoints import conversion
+from bert_tf.checkpoints.pretrained import open_pretrained
 from bert_tf.errors import InputError
-from bert_tf.interop import conversion
-from bert_tf.pretrained import open_pretrained
 
 pytestmark = pytest.mark.usefixtures("eagerly")
 

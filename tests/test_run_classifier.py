@@ -37,16 +37,17 @@ from fine_tuning_runs import (
     weights,
 )
 
+from bert_tf.base.options import OptionError
+from bert_tf.checkpoints import tf1 as checkpoints
+from bert_tf.checkpoints.pretrained import open_pretrained
+from bert_tf.checkpoints.weights import restore
 from bert_tf.config import BertConfig
 from bert_tf.data.schema import classification_schema
-from bert_tf.heads import BertClassifier
-from bert_tf.jobs import classifier
-from bert_tf.jobs.classifier import ClassifierConfig
-from bert_tf.options import OptionError
-from bert_tf.pretrained import open_pretrained
-from bert_tf.training import checkpoints, distribution
-from bert_tf.training.weights import restore
-from bert_tf.variables import checkpoint_variables
+from bert_tf.kinds.classification import job as classifier
+from bert_tf.kinds.classification.job import ClassifierConfig
+from bert_tf.modeling.heads import BertClassifier
+from bert_tf.modeling.variables import checkpoint_variables
+from bert_tf.training import distribution
 from tests.training import toy_task
 
 pytestmark = pytest.mark.usefixtures("eagerly")

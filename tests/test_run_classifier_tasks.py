@@ -9,8 +9,8 @@ import pytest
 import sentence_files
 from fine_tuning_runs import ANSWERS, names_in, read, results, table
 
-from bert_tf.pretrained import open_pretrained
-from bert_tf.training import checkpoints
+from bert_tf.checkpoints import tf1 as checkpoints
+from bert_tf.checkpoints.pretrained import open_pretrained
 
 pytestmark = pytest.mark.usefixtures("eager_fixtures", "eagerly")
 

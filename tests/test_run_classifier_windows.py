@@ -19,12 +19,13 @@ from fine_tuning_runs import (
     weights,
 )
 
+from bert_tf.checkpoints import tf1 as checkpoints
+from bert_tf.checkpoints.pretrained import open_pretrained
 from bert_tf.config import BertConfig
-from bert_tf.heads import BertClassifier
-from bert_tf.pretrained import open_pretrained
-from bert_tf.text_models.classification import TextClassifier
-from bert_tf.training import checkpoints, distribution
-from bert_tf.variables import checkpoint_variables
+from bert_tf.kinds.classification.text_model import TextClassifier
+from bert_tf.modeling.heads import BertClassifier
+from bert_tf.modeling.variables import checkpoint_variables
+from bert_tf.training import distribution
 from tests.serving.small_served import random_weights
 from tests.training import toy_task
 

@@ -22,11 +22,12 @@ from fine_tuning_runs import (
     weights,
 )
 
-from bert_tf.heads import BertTokenClassifier
-from bert_tf.interop.checkpoint import Pretrained, write_metadata
-from bert_tf.pretrained import open_pretrained
-from bert_tf.tasks import tagging
-from bert_tf.training import checkpoints, distribution
+from bert_tf.checkpoints import tf1 as checkpoints
+from bert_tf.checkpoints.checkpoint import Pretrained, write_metadata
+from bert_tf.checkpoints.pretrained import open_pretrained
+from bert_tf.kinds.tags import task as tagging
+from bert_tf.modeling.heads import BertTokenClassifier
+from bert_tf.training import distribution
 from tests.training import toy_task
 
 pytestmark = pytest.mark.usefixtures("eagerly")

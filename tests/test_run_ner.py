@@ -18,10 +18,10 @@ from fine_tuning_runs import (
     weights,
 )
 
-from bert_tf.interop import conversion
-from bert_tf.metrics import entity_scores
-from bert_tf.pretrained import open_pretrained
-from bert_tf.tasks.conll import read_conll
+from bert_tf.checkpoints import conversion
+from bert_tf.checkpoints.pretrained import open_pretrained
+from bert_tf.kinds.tags.conll_files import read_conll
+from bert_tf.tasks.metrics import entity_scores
 
 pytestmark = pytest.mark.usefixtures("eagerly")
 

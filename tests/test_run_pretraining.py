@@ -24,18 +24,18 @@ from small_pretraining import (
     write_inputs,
 )
 
+from bert_tf.checkpoints import conversion
+from bert_tf.checkpoints import tf1 as checkpoints
+from bert_tf.checkpoints.pretrained import open_pretrained
+from bert_tf.checkpoints.weights import restore
 from bert_tf.config import BertConfig
 from bert_tf.data import pipeline
 from bert_tf.data.schema import pretraining_schema
 from bert_tf.data.sequence_packing import SequencePacking
 from bert_tf.errors import InputError
-from bert_tf.heads import BertPretrainer
-from bert_tf.interop import conversion
 from bert_tf.jobs import output_folder
-from bert_tf.pretrained import open_pretrained
-from bert_tf.training import checkpoints
-from bert_tf.training.weights import restore
-from bert_tf.variables import checkpoint_variables
+from bert_tf.modeling.heads import BertPretrainer
+from bert_tf.modeling.variables import checkpoint_variables
 from tests import programs
 
 pytestmark = pytest.mark.usefixtures("eagerly")

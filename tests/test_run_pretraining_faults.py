@@ -18,7 +18,7 @@ import pytest
 from fine_tuning_runs import contents, read
 from small_pretraining import arguments, examples, write, write_inputs
 
-from bert_tf.training import checkpoints
+from bert_tf.checkpoints import tf1 as checkpoints
 from tests import programs
 
 pytestmark = pytest.mark.slow

@@ -11,10 +11,10 @@ import pytest
 import squad_files
 from fine_tuning_runs import ANSWERS, ORIGINAL, error_of, names_in, results
 
-from bert_tf.jobs import squad
-from bert_tf.pretrained import open_pretrained
-from bert_tf.tasks.questions import SpanEncoding, make_windows
-from bert_tf.training import checkpoints
+from bert_tf.checkpoints import tf1 as checkpoints
+from bert_tf.checkpoints.pretrained import open_pretrained
+from bert_tf.kinds.spans import job as squad
+from bert_tf.kinds.spans.squad_files import SpanEncoding, make_windows
 
 pytestmark = pytest.mark.usefixtures("eagerly")
 

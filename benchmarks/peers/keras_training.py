@@ -49,7 +49,7 @@ def make_step(config, features):
     """Returns the step of run_pretraining.py, a function to the loss."""
     import tensorflow as tf
 
-    from bert_tf.tasks.pretraining import PretrainingTask
+    from bert_tf.kinds.pretraining.task import PretrainingTask
     from bert_tf.training.step import TrainingStep
 
     length = features["input_ids"].shape[1]

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from bert_tf import files
+from bert_tf.base import files
 from bert_tf.corpus import creation, instances
 from bert_tf.corpus.creation import OutputPlan, WrittenChunk
 from bert_tf.corpus.ranges import TaskReport, TextSection

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 from absl import logging
 
-from bert_tf import files
+from bert_tf.base import files, processes
 from bert_tf.corpus import instances, masking, text
 from bert_tf.corpus.settings import (
     DEFAULT_SIZES,
@@ -34,7 +34,7 @@ from bert_tf.corpus.settings import (
     PieceSizes,
 )
 from bert_tf.corpus.text import Corpus, EncodedBlock, TextBlock
-from bert_tf.data import processes, randomness, records
+from bert_tf.data import randomness, records
 from bert_tf.errors import InputError
 from bert_tf.tokenization import vocabulary_file, wordpiece
 from bert_tf.version import __version__

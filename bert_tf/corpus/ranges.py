@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from bert_tf import files
+from bert_tf.base import files
 from bert_tf.corpus import creation
 from bert_tf.corpus.settings import CreationConfig
 from bert_tf.corpus.text import Corpus, EncodedBlock, text_blocks

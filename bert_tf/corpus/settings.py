@@ -5,10 +5,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from bert_tf import files
+from bert_tf.base import files
+from bert_tf.base.options import Options, option
 from bert_tf.data.schema import Schema, pretraining_schema
 from bert_tf.errors import InputError, wrong_value
-from bert_tf.options import Options, option
 
 # What the random numbers of a job are for; see `CreationConfig.seed`.
 SHUFFLING, CUTTING, MASKING = range(3)

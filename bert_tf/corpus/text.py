@@ -17,7 +17,7 @@ from io import BufferedIOBase
 
 import numpy as np
 
-from bert_tf import files
+from bert_tf.base import files
 from bert_tf.data import tables
 from bert_tf.errors import in_file, listed, not_utf8
 from bert_tf.tokenization.wordpiece import FullTokenizer

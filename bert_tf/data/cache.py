@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from absl import logging
 
-from bert_tf import files
+from bert_tf.base import files
 from bert_tf.data import records
 from bert_tf.data.schema import Schema
 from bert_tf.errors import InputError

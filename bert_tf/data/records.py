@@ -24,7 +24,7 @@ import google_crc32c
 import numpy as np
 from absl import logging
 
-from bert_tf import files
+from bert_tf.base import files
 from bert_tf.data.schema import Feature, Schema
 from bert_tf.errors import InputError, in_file, listed, wrong_value
 

@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from bert_tf import files
+from bert_tf.base import files
 from bert_tf.errors import InputError, did_you_mean, in_file, listed, not_utf8
 
 # A number from 0, or from the end if it is negative; or a name.

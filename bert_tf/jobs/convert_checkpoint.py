@@ -7,15 +7,15 @@ import dataclasses
 
 from absl import logging
 
-import bert_tf.quiet_tensorflow  # noqa: F401
-from bert_tf import command, files
-from bert_tf.interop import conversion
-from bert_tf.interop.added_words import add_words
-from bert_tf.interop.checkpoint import Pretrained
+import bert_tf.base.quiet_tensorflow  # noqa: F401
+from bert_tf.base import files
+from bert_tf.checkpoints import conversion
+from bert_tf.checkpoints.added_words import add_words
+from bert_tf.checkpoints.checkpoint import Pretrained
+from bert_tf.checkpoints.pretrained import open_pretrained, read_config
+from bert_tf.checkpoints.tf1 import require_plain
 from bert_tf.jobs.options.convert_checkpoint import ConvertCheckpointConfig
-from bert_tf.pretrained import open_pretrained, read_config
 from bert_tf.tokenization.vocabulary_file import load_vocab
-from bert_tf.training.checkpoints import require_plain
 
 
 def run(config: ConvertCheckpointConfig) -> str:
@@ -91,7 +91,3 @@ def _report_metadata(
         )
     if target.labels:
         print(f"labels      {', '.join(map(repr, target.labels))}")
-
-
-if __name__ == "__main__":
-    command.run_job("convert_checkpoint")

@@ -8,8 +8,8 @@ import os
 
 from absl import logging
 
-import bert_tf.quiet_tensorflow  # noqa: F401
-from bert_tf import command, files
+import bert_tf.base.quiet_tensorflow  # noqa: F401
+from bert_tf.base import files
 from bert_tf.errors import InputError
 from bert_tf.jobs.options.convert_saved_model import ConvertSavedModelConfig
 from bert_tf.serving import runtimes
@@ -59,7 +59,3 @@ def _write_models(
         with files.atomic_writer(os.path.join(folder, name)) as file:
             file.write(content)
     return table
-
-
-if __name__ == "__main__":
-    command.run_job("convert_saved_model")

@@ -29,8 +29,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from bert_tf import files
-from bert_tf.data import buckets, cache, processes
+from bert_tf.base import files, processes
+from bert_tf.data import buckets, cache
 from bert_tf.data.batching import Features
 from bert_tf.errors import InputError, in_file
 from bert_tf.jobs import exporting, output_folder, settings, trainings

@@ -15,7 +15,7 @@ from typing import Any
 
 from absl import logging
 
-from bert_tf import files, options
+from bert_tf.base import files, options
 from bert_tf.errors import InputError
 from bert_tf.jobs import settings
 from bert_tf.jobs.settings import FineTuningOptions

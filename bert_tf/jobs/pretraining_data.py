@@ -5,11 +5,10 @@ Its options and files are explained in options/pretraining_data.py.
 
 import dataclasses
 
-from bert_tf import command, signals
+from bert_tf.base import processes, signals
 from bert_tf.corpus import creation
 from bert_tf.corpus.engines import beam, spark
 from bert_tf.corpus.settings import CreationConfig
-from bert_tf.data import processes
 from bert_tf.jobs.options.pretraining_data import PretrainingDataConfig
 
 
@@ -35,7 +34,3 @@ def run(config: PretrainingDataConfig) -> list[str]:
             num_workers = config.num_workers or processes.available_cpus()
             creation.create(job, num_workers)
     return job.named_outputs
-
-
-if __name__ == "__main__":
-    command.run_job("pretraining_data")

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from absl import logging
 
+from bert_tf.base.options import Options, option
 from bert_tf.errors import InputError, listed, wrong_value
-from bert_tf.options import Options, option
 from bert_tf.training.settings import OPTIMIZERS, STRATEGIES, TrainingConfig
 from bert_tf.version import __version__
 

@@ -16,10 +16,18 @@ from typing import Any, TypeVar
 
 from absl import logging
 
-from bert_tf.compatibility import keeps_head
+from bert_tf.base.options import OptionError, Options, named
+from bert_tf.checkpoints.checkpoint import Pretrained, require_sizes
+from bert_tf.checkpoints.compatibility import keeps_head
+from bert_tf.checkpoints.pretrained import (
+    compare_configs,
+    open_pretrained,
+    read_config,
+    without_head,
+)
+from bert_tf.checkpoints.weights import Weights
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError, listed, wrong_value
-from bert_tf.interop.checkpoint import Pretrained, require_sizes
 from bert_tf.jobs import output_folder
 from bert_tf.jobs.settings import (
     FineTuningOptions,
@@ -27,16 +35,8 @@ from bert_tf.jobs.settings import (
     StartOptions,
     incomplete_model,
 )
-from bert_tf.options import OptionError, Options, named
-from bert_tf.pretrained import (
-    compare_configs,
-    open_pretrained,
-    read_config,
-    without_head,
-)
 from bert_tf.tasks.encoding import TextEncoding
 from bert_tf.tokenization.vocabulary_file import load_vocab, require_fit
-from bert_tf.training.weights import Weights
 
 _Encoding = TypeVar("_Encoding", bound=TextEncoding)
 _Config = TypeVar("_Config", bound=Options)

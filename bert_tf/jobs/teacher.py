@@ -15,14 +15,11 @@ from typing import Any
 import tensorflow as tf
 from absl import logging
 
+from bert_tf.checkpoints.checkpoint import Pretrained, require_sizes
+from bert_tf.checkpoints.pretrained import open_pretrained
 from bert_tf.data import cache
 from bert_tf.data.batching import Features
-from bert_tf.interop.checkpoint import (
-    Pretrained,
-    require_sizes,
-)
 from bert_tf.jobs.settings import DistillationOptions
-from bert_tf.pretrained import open_pretrained
 from bert_tf.tasks.distillation import (
     DistillationTask,
     TeacherTask,

@@ -22,19 +22,19 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from bert_tf import files
+from bert_tf.base import files
+from bert_tf.checkpoints import adapters
+from bert_tf.checkpoints.checkpoint import Pretrained, write_metadata
 from bert_tf.data import buckets
 from bert_tf.data.batching import Features, Padding
 from bert_tf.errors import InputError, listed, wrong_value
-from bert_tf.interop import adapters
-from bert_tf.interop.checkpoint import Pretrained, write_metadata
 from bert_tf.jobs import output_folder, settings, trials
 from bert_tf.jobs.output_folder import RELEASE, WEIGHTS
 from bert_tf.jobs.settings import FineTuningOptions
 from bert_tf.jobs.start import Start, open_start, trained_with
 from bert_tf.jobs.teacher import Teacher
 from bert_tf.jobs.trials import Trial
-from bert_tf.optimization import layerwise_rates
+from bert_tf.modeling.optimization import layerwise_rates
 from bert_tf.training import results
 from bert_tf.training.distribution import agreement, is_chief
 from bert_tf.training.estimator import (

@@ -19,10 +19,10 @@ from typing import Any
 
 from absl import logging
 
-from bert_tf import files
+from bert_tf.base import files
+from bert_tf.base.options import named
 from bert_tf.errors import InputError
 from bert_tf.jobs.settings import FineTuningOptions
-from bert_tf.options import named
 from bert_tf.training.hooks import NonFiniteError
 from bert_tf.training.results import (
     Metric,

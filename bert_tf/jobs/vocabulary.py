@@ -8,9 +8,8 @@ from collections import Counter
 
 from absl import logging
 
-from bert_tf import command, files, signals
+from bert_tf.base import files, processes, signals
 from bert_tf.corpus import text
-from bert_tf.data import processes
 from bert_tf.errors import InputError, listed
 from bert_tf.jobs.options.vocabulary import VocabularyConfig
 from bert_tf.tokenization import vocabulary
@@ -80,7 +79,3 @@ def _warn_of_decomposed(words: Counter[str]) -> None:
             first,
             unicodedata.normalize("NFC", first),
         )
-
-
-if __name__ == "__main__":
-    command.run_job("vocabulary")

@@ -35,8 +35,9 @@ import keras
 import tensorflow as tf
 from absl import logging
 
-from bert_tf import files
+from bert_tf.base import files
 from bert_tf.errors import InputError, in_file, wrong_value
+from bert_tf.modeling.variables import checkpoint_variables
 from bert_tf.serving.readme import (
     BATCHING,
     BATCHING_PARAMETERS,
@@ -50,7 +51,6 @@ from bert_tf.serving.readme import (
     write_warm_up,
 )
 from bert_tf.serving.served import Served, Tensors
-from bert_tf.variables import checkpoint_variables
 
 
 @contextlib.contextmanager

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import keras
 import tensorflow as tf
 
-from bert_tf import files
-from bert_tf.packages import tensorflow_required
+from bert_tf.base import files
+from bert_tf.base.packages import tensorflow_required
+from bert_tf.modeling.variables import checkpoint_variables
 from bert_tf.serving.served import Served
-from bert_tf.variables import checkpoint_variables
 from bert_tf.version import __version__
 
 # The model card.

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 import keras
 import tensorflow as tf
 
-from bert_tf import files
+from bert_tf.base import files
 from bert_tf.data.schema import INPUTS
 from bert_tf.errors import in_file, require_names
 from bert_tf.serving.windows import (

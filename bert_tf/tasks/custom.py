@@ -7,11 +7,11 @@ from typing import Any
 
 from absl import logging
 
-from bert_tf import files
+from bert_tf.base import files
 from bert_tf.errors import InputError, in_file, listed, wrong_value
-from bert_tf.metrics import usual_metrics
 from bert_tf.tasks.datasets import DataSet, Source
 from bert_tf.tasks.examples import Target, count_labels, in_order
+from bert_tf.tasks.metrics import usual_metrics
 
 NAME = "custom"
 PROBLEMS = ("single_label", "multi_label", "regression")

@@ -13,8 +13,8 @@ from typing import Any
 
 from absl import logging
 
-from bert_tf import files
-from bert_tf.compatibility import have_names
+from bert_tf.base import files
+from bert_tf.checkpoints.compatibility import have_names
 from bert_tf.data.tables import Columns, read_tsv
 from bert_tf.errors import (
     InputError,
@@ -72,7 +72,7 @@ class DataSet:
     Attributes:
       name: The task.
       target: What the labels are.
-      metrics: Names in `bert_tf.metrics.METRICS`, the most important first.
+      metrics: Names in `tasks.metrics.METRICS`, the most important first.
       train, dev, test: The splits; the labels of the test set may be missing.
       model_of: The task whose models predict these examples; default: `name`.
       language: The language to read, where files hold several.

@@ -15,7 +15,7 @@ import numpy as np
 from absl import logging
 from keras import ops
 
-from bert_tf.compatibility import have_names, require_teacher
+from bert_tf.checkpoints.compatibility import have_names, require_teacher
 from bert_tf.config import BertConfig
 from bert_tf.data.batching import Features
 from bert_tf.errors import InputError, listed

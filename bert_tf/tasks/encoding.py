@@ -9,9 +9,10 @@ from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 import numpy as np
 from absl import logging
 
-from bert_tf.data import cache, processes
+from bert_tf.base import processes
+from bert_tf.base.processes import Faults
+from bert_tf.data import cache
 from bert_tf.data.batching import Features, in_memory
-from bert_tf.data.processes import Faults
 from bert_tf.data.schema import Schema, classification_schema
 from bert_tf.errors import (
     InputError,

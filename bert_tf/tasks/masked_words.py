@@ -10,10 +10,10 @@ import keras
 import numpy as np
 from keras import ops
 
-from bert_tf import kernels
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError, shortened, wrong_value
-from bert_tf.heads import BertPretrainer
+from bert_tf.modeling import kernels
+from bert_tf.modeling.heads import BertPretrainer
 from bert_tf.tasks.encoding import TextEncoding
 from bert_tf.tasks.task import FineTuningTask
 from bert_tf.tokenization.packing import pack

@@ -12,8 +12,8 @@ from keras import ops
 from bert_tf.config import BertConfig
 from bert_tf.data.schema import Schema
 from bert_tf.errors import InputError
+from bert_tf.modeling.variables import checkpoint_variables
 from bert_tf.tasks.encoding import RowEncoding
-from bert_tf.variables import checkpoint_variables
 
 # What the predictions of a row have besides its outputs.
 _OF_ROW = re.compile("label|window_numbers|loss$|weight$")

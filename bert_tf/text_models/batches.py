@@ -17,7 +17,7 @@ from bert_tf.data.batching import (
     evaluation_plan,
 )
 from bert_tf.errors import wrong_value
-from bert_tf.kernels import USUAL_LENGTH, runs_op_by_op
+from bert_tf.modeling.kernels import USUAL_LENGTH, runs_op_by_op
 from bert_tf.tasks.task import FineTuningTask
 
 # The suffix of features that scale a part of the loss.

@@ -8,12 +8,13 @@ from typing import Any
 import keras
 import numpy as np
 
-from bert_tf import kernels
+from bert_tf.checkpoints.pretrained import warn_if_random
 from bert_tf.config import positive_integer
 from bert_tf.data.batching import Features
 from bert_tf.data.schema import INPUTS
 from bert_tf.errors import InputError
-from bert_tf.pretrained import warn_if_random
+from bert_tf.modeling import kernels
+from bert_tf.modeling.trainable_model import TrainableModel
 from bert_tf.tasks.examples import Example
 from bert_tf.tasks.task import FineTuningTask, Rows, as_numpy
 from bert_tf.text_models.batches import for_evaluation, stacked
@@ -32,7 +33,6 @@ from bert_tf.text_models.inputs import (
     whole,
 )
 from bert_tf.text_models.progress import Progress
-from bert_tf.trainable_model import TrainableModel
 
 # How many texts of a data set are shuffled and tokenized at a time.
 TEXTS_AT_A_TIME = 10_000

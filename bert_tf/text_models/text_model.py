@@ -7,13 +7,9 @@ from typing import Any, ClassVar, Self, TypeVar
 
 import keras
 
-from bert_tf import files
-from bert_tf.config import positive_integer
-from bert_tf.dense import dense_layers
-from bert_tf.errors import InputError, shortened, wrong_value
-from bert_tf.feature_model import FeatureModel
-from bert_tf.interop import adapters
-from bert_tf.pretrained import (
+from bert_tf.base import files
+from bert_tf.checkpoints import adapters
+from bert_tf.checkpoints.pretrained import (
     make_model,
     options_of,
     require_options,
@@ -21,13 +17,17 @@ from bert_tf.pretrained import (
     tokenizer_arguments,
     warn_if_random,
 )
+from bert_tf.config import positive_integer
+from bert_tf.errors import InputError, shortened, wrong_value
+from bert_tf.modeling.dense import dense_layers
+from bert_tf.modeling.feature_model import FeatureModel
+from bert_tf.modeling.trainable_model import renew_optimizer
+from bert_tf.modeling.transformer import LORA_TARGETS
 from bert_tf.tasks.encoding import Encoding, TextEncoding
 from bert_tf.tasks.task import FineTuningTask
 from bert_tf.text_models.training import TrainableTextModel
 from bert_tf.tokenization.vocabulary_file import load_vocab, require_fit
 from bert_tf.tokenization.wordpiece import FullTokenizer
-from bert_tf.trainable_model import renew_optimizer
-from bert_tf.transformer import LORA_TARGETS
 
 Kind = TypeVar("Kind", bound=TextEncoding)
 

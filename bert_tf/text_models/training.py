@@ -11,12 +11,13 @@ from typing import Any, ClassVar
 import keras
 import numpy as np
 
+from bert_tf.checkpoints.pretrained import require_options, warn_if_random
 from bert_tf.config import positive_integer, require_positive
 from bert_tf.data.batching import Features
 from bert_tf.errors import InputError, wrong_value
-from bert_tf.optimization import AdamWeightDecay, WarmupLinearDecay
-from bert_tf.pretrained import require_options, warn_if_random
-from bert_tf.tasks.classification import balanced_class_weights
+from bert_tf.kinds.classification.task import balanced_class_weights
+from bert_tf.modeling.optimization import AdamWeightDecay, WarmupLinearDecay
+from bert_tf.modeling.trainable_model import renew_optimizer
 from bert_tf.tasks.task import FineTuningTask
 from bert_tf.text_models.batches import (
     SCALE,
@@ -56,7 +57,6 @@ from bert_tf.text_models.progress import (
     Validation,
     callbacks_of,
 )
-from bert_tf.trainable_model import renew_optimizer
 
 # As in the original's scripts.
 LEARNING_RATE = 5e-5

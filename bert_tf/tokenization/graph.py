@@ -20,8 +20,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from bert_tf.base.packages import tensorflow_required
 from bert_tf.errors import InputError, did_you_mean, listed, wrong_value
-from bert_tf.packages import tensorflow_required
 from bert_tf.tokenization import packing, vocabulary_file, wordpiece
 from bert_tf.tokenization.graph_normalization import (
     GraphNormalizer,
@@ -167,7 +167,7 @@ class BertTokenizer(keras.layers.Layer):
           InputError: If the checkpoint cannot be read or has no vocabulary.
         """
         # Takes a tenth of a second to import.
-        from bert_tf import pretrained
+        from bert_tf.checkpoints import pretrained
 
         return cls(**pretrained.tokenizer_arguments(path) | options)
 

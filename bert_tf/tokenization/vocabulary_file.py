@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from absl import logging
 
-from bert_tf import files
+from bert_tf.base import files
 from bert_tf.errors import InputError, in_file, listed, shortened, wrong_value
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")

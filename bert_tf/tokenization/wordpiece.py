@@ -124,7 +124,7 @@ class FullTokenizer:
           InputError: If the checkpoint cannot be read or has no vocabulary.
         """
         # Imports Keras, which the tokenizer itself does not need.
-        from bert_tf import pretrained
+        from bert_tf.checkpoints import pretrained
 
         arguments = pretrained.tokenizer_arguments(path)
         return cls(arguments.pop("vocabulary"), **arguments)

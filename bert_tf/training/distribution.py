@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf import signals
+from bert_tf.base import signals
 from bert_tf.errors import (
     InputError,
     reason,
@@ -23,7 +23,7 @@ from bert_tf.errors import (
     shortened,
     wrong_value,
 )
-from bert_tf.kernels import runs_op_by_op
+from bert_tf.modeling.kernels import runs_op_by_op
 from bert_tf.training.settings import STRATEGIES
 
 # The jobs of TF_CONFIG that train.

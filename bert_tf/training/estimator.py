@@ -25,10 +25,18 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf import memory, signals
+from bert_tf.base import memory, signals
+from bert_tf.checkpoints import tf1 as checkpoints
+from bert_tf.checkpoints.weights import (
+    LORA_SCALE,
+    Weights,
+    checksum,
+    is_adapter,
+    restore,
+)
 from bert_tf.errors import InputError, wrong_value
-from bert_tf.kernels import USUAL_LENGTH
-from bert_tf.training import checkpoints
+from bert_tf.modeling.kernels import USUAL_LENGTH
+from bert_tf.modeling.variables import filled_next
 from bert_tf.training.distribution import (
     agreement,
     all_rows,
@@ -46,20 +54,12 @@ from bert_tf.training.hooks import (
 )
 from bert_tf.training.settings import TrainingConfig
 from bert_tf.training.step import INITIAL_LOSS_SCALE, TrainingStep, cut
-from bert_tf.training.weights import (
-    LORA_SCALE,
-    Weights,
-    checksum,
-    is_adapter,
-    restore,
-)
 from bert_tf.training.workers import (
     raise_worker_lost,
     require_same_step,
     require_same_weights,
     wait_for_all,
 )
-from bert_tf.variables import filled_next
 
 # Called with batch_size, num_shards, shard and start_example: returns batches
 # for one replica, see data/pipeline.py.

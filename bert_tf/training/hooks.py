@@ -18,7 +18,8 @@ import tensorflow as tf
 import tqdm
 from absl import logging
 
-from bert_tf import files
+from bert_tf.base import files
+from bert_tf.checkpoints.weights import are_finite
 from bert_tf.errors import InputError, reason
 from bert_tf.training import results
 from bert_tf.training.results import (
@@ -27,7 +28,6 @@ from bert_tf.training.results import (
     Metric,
     comparable_score,
 )
-from bert_tf.training.weights import are_finite
 
 # The evaluation hook writes these into the output directory.
 HISTORY = "evaluations.jsonl"

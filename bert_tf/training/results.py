@@ -13,7 +13,7 @@ from typing import Self
 
 from absl import logging
 
-from bert_tf import files
+from bert_tf.base import files
 from bert_tf.errors import in_file, require_choice, shortened
 
 # ------------------------------------------------------------- one evaluation

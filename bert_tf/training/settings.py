@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING, Any
 from bert_tf.errors import listed, wrong_value
 
 if TYPE_CHECKING:
-    from bert_tf.optimization import AdamWeightDecay, Lamb, RateMultipliers
+    from bert_tf.modeling.optimization import (
+        AdamWeightDecay,
+        Lamb,
+        RateMultipliers,
+    )
 
 OPTIMIZERS = ("adamw", "lamb")
 # For `distribution.DistributionConfig`.
@@ -82,7 +86,7 @@ class TrainingConfig:
                 requirement = f"at least {smallest} and finite"
                 self._require(field.name, in_range, requirement)
         if self.rate_multipliers:
-            from bert_tf.optimization import check_multipliers
+            from bert_tf.modeling.optimization import check_multipliers
 
             check_multipliers(self.rate_multipliers)
         in_range = 0 < self.learning_rate < math.inf
@@ -113,7 +117,7 @@ class TrainingConfig:
 
     def make_optimizer(self) -> "AdamWeightDecay | Lamb":
         """Returns a new optimizer with its schedule."""
-        from bert_tf import optimization
+        from bert_tf.modeling import optimization
 
         schedule = optimization.WarmupLinearDecay(
             self.learning_rate, self.num_train_steps, self.num_warmup_steps

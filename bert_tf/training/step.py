@@ -26,8 +26,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from bert_tf.kernels import USUAL_LENGTH, Compiled, compiling
-from bert_tf.optimization import clip_factor
+from bert_tf.modeling.kernels import USUAL_LENGTH, Compiled, compiling
+from bert_tf.modeling.optimization import clip_factor
 from bert_tf.training.distribution import is_plain, runs_on_cpus
 
 # The key of the weights of examples, next to the features of a micro-batch.

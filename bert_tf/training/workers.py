@@ -19,7 +19,8 @@ from typing import Any, TypeVar
 import numpy as np
 import tensorflow as tf
 
-from bert_tf import files
+from bert_tf.base import files
+from bert_tf.checkpoints.weights import checksum
 from bert_tf.errors import InputError
 from bert_tf.training.distribution import (
     agreement,
@@ -27,7 +28,6 @@ from bert_tf.training.distribution import (
     is_chief,
     num_processes,
 )
-from bert_tf.training.weights import checksum
 
 _T = TypeVar("_T")
 

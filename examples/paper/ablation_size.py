@@ -23,9 +23,10 @@ import math
 import plan
 from tables import Goal, Table, fill
 
-from bert_tf import cli, files
+from bert_tf import cli
+from bert_tf.base import files
+from bert_tf.base.options import option
 from bert_tf.errors import InputError, wrong_value
-from bert_tf.options import option
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

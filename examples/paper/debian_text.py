@@ -27,9 +27,10 @@ from collections.abc import Iterator
 
 from make_tasks import split_sentences
 
-from bert_tf import cli, files
+from bert_tf import cli
+from bert_tf.base import files
+from bert_tf.base.options import Options, option
 from bert_tf.errors import InputError
-from bert_tf.options import Options, option
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -23,8 +23,8 @@ import plan
 from tables import Table, fill
 
 from bert_tf import cli
+from bert_tf.base.options import option
 from bert_tf.errors import InputError
-from bert_tf.options import option
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -30,9 +30,10 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from bert_tf import cli, files
+from bert_tf import cli
+from bert_tf.base import files
+from bert_tf.base.options import Options, option
 from bert_tf.errors import in_file, wrong_value
-from bert_tf.options import Options, option
 
 # The end of a sentence. Titles and initials, as in "St. Paul" and "J. Smith",
 # do not end one.

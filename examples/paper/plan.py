@@ -14,10 +14,11 @@ from typing import Any, NamedTuple, Self
 from runs import Made, Run
 from tables import Goal
 
-from bert_tf import BertConfig, files
+from bert_tf import BertConfig
+from bert_tf.base import files
+from bert_tf.base.options import Option, OptionError, Options, declared, option
 from bert_tf.errors import InputError, listed, wrong_value
-from bert_tf.hidden_states import CHOICES
-from bert_tf.options import Option, OptionError, Options, declared, option
+from bert_tf.kinds.vectors.hidden_states import CHOICES
 
 # The sizes of the published vocabularies.
 UNCASED_VOCAB_SIZE, CASED_VOCAB_SIZE = 30_522, 28_996

@@ -24,9 +24,10 @@ from collections.abc import Mapping, Sequence
 import plan
 from runs import PYTHON
 
-from bert_tf import cli, files, signals
+from bert_tf import cli
+from bert_tf.base import files, signals
+from bert_tf.base.options import Options, option
 from bert_tf.errors import InputError
-from bert_tf.options import Options, option
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -52,22 +52,28 @@ from tables import (
     markdown,
 )
 
-from bert_tf import AdamWeightDecay, BertConfig, WarmupLinearDecay, cli, files
+from bert_tf import AdamWeightDecay, BertConfig, WarmupLinearDecay, cli
+from bert_tf.base import files
+from bert_tf.base.options import option
 from bert_tf.data.schema import pretraining_schema
 from bert_tf.errors import InputError, wrong_value
-from bert_tf.options import option
-from bert_tf.tasks import conll, datasets
-from bert_tf.tasks.answers import (
+from bert_tf.kinds.classification.task import ClassificationTask
+from bert_tf.kinds.pretraining.task import PretrainingTask
+from bert_tf.kinds.spans.answers import (
     AnswerRules,
     answer_questions,
     official_scores,
 )
-from bert_tf.tasks.classification import ClassificationTask
+from bert_tf.kinds.spans.squad_files import (
+    SpanEncoding,
+    make_windows,
+    read_questions,
+)
+from bert_tf.kinds.spans.task import SpanTask
+from bert_tf.kinds.tags import conll_files as conll
+from bert_tf.kinds.tags.task import TaggingTask
+from bert_tf.tasks import datasets
 from bert_tf.tasks.encoding import Encoding
-from bert_tf.tasks.pretraining import PretrainingTask
-from bert_tf.tasks.question_answering import SpanTask
-from bert_tf.tasks.questions import SpanEncoding, make_windows, read_questions
-from bert_tf.tasks.tagging import TaggingTask
 from bert_tf.tokenization.vocabulary_file import load_vocab
 
 # The number of measurements on held-out text during a pre-training.
@@ -258,7 +264,7 @@ def causal(
 ) -> Mapping[str, np.ndarray]:
     """Returns the features of a causal LM, if the task is one.
 
-    Source: `next_tokens` in bert_tf/data/pretraining_data.py.
+    Source: `next_tokens` in bert_tf/kinds/pretraining/data.py.
     """
     if task.objective != "causal_lm":
         return arrays

@@ -14,7 +14,7 @@ import numpy as np
 from runs import PYTHON, Folder, Run, in_order
 from scipy import stats
 
-from bert_tf import files
+from bert_tf.base import files
 from bert_tf.errors import InputError
 
 

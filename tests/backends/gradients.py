@@ -6,7 +6,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from bert_tf.tasks.pretraining import PretrainingTask
+from bert_tf.kinds.pretraining.task import PretrainingTask
 from tests.backends.small_bert import numbers
 
 

@@ -16,16 +16,16 @@ import numpy as np
 from keras import ops
 
 from bert_tf.config import BertConfig
-from bert_tf.heads import (
+from bert_tf.modeling.encoder import BertModel
+from bert_tf.modeling.heads import (
     BertClassifier,
     BertMultipleChoice,
     BertPretrainer,
     BertSpanLabeler,
     BertTokenClassifier,
 )
-from bert_tf.modeling import BertModel
-from bert_tf.optimization import WarmupLinearDecay
-from bert_tf.variables import checkpoint_variables
+from bert_tf.modeling.optimization import WarmupLinearDecay
+from bert_tf.modeling.variables import checkpoint_variables
 
 # All sizes differ, so that swapped axes fail.
 B, S, P, V, H, N, C, LABELS = 3, 7, 8, 29, 10, 5, 4, 6

@@ -4,8 +4,8 @@ import keras
 import numpy as np
 import pytest
 
-from bert_tf import kernels
-from bert_tf.transformer import attention_bias
+from bert_tf.modeling import kernels
+from bert_tf.modeling.transformer import attention_bias
 
 pytestmark = pytest.mark.skipif(
     keras.config.backend() != "jax", reason="Keras is not on JAX here"

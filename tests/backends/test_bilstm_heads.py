@@ -5,15 +5,15 @@ import numpy as np
 import pytest
 
 from bert_tf.errors import InputError
-from bert_tf.feature_tagger import BertFeatureTagger
-from bert_tf.heads import (
+from bert_tf.modeling.encoder import BertModel
+from bert_tf.modeling.feature_tagger import BertFeatureTagger
+from bert_tf.modeling.heads import (
     BertClassifier,
     BertMultipleChoice,
     BertSpanLabeler,
     BertTokenClassifier,
 )
-from bert_tf.modeling import BertModel
-from bert_tf.variables import checkpoint_variables
+from bert_tf.modeling.variables import checkpoint_variables
 from tests.backends import small_bert
 from tests.backends.gradients import gradients
 from tests.backends.small_bert import B, H, S, numbers

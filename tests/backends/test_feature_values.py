@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from keras import ops
 
-from bert_tf import kernels
 from bert_tf.errors import InputError
-from bert_tf.heads import BertClassifier, BertPretrainer
-from bert_tf.modeling import BertModel
+from bert_tf.modeling import kernels
+from bert_tf.modeling.encoder import BertModel
+from bert_tf.modeling.heads import BertClassifier, BertPretrainer
 from tests.backends import small_bert
 from tests.backends.small_bert import CONFIG, V
 

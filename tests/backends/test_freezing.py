@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from bert_tf.errors import InputError
-from bert_tf.heads import BertClassifier
-from bert_tf.modeling import BertModel
-from bert_tf.optimization import AdamWeightDecay, layerwise_rates
-from bert_tf.variables import checkpoint_variables
+from bert_tf.modeling.encoder import BertModel
+from bert_tf.modeling.heads import BertClassifier
+from bert_tf.modeling.optimization import AdamWeightDecay, layerwise_rates
+from bert_tf.modeling.variables import checkpoint_variables
 from tests.backends import small_bert
 from tests.backends.gradients import gradients
 

@@ -9,12 +9,12 @@ import pytest
 from keras import ops
 
 import bert_tf
-from bert_tf import files
-from bert_tf.interop import huggingface
-from bert_tf.interop.huggingface_names import HEADS
-from bert_tf.pretrained import open_pretrained
-from bert_tf.variables import checkpoint_variables
-from tests.interop.small_models import (
+from bert_tf.base import files
+from bert_tf.checkpoints import huggingface
+from bert_tf.checkpoints.huggingface_names import HEADS
+from bert_tf.checkpoints.pretrained import open_pretrained
+from bert_tf.modeling.variables import checkpoint_variables
+from tests.checkpoints.small_models import (
     CONFIG,
     NUM_LABELS,
     VOCAB,

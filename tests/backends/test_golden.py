@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from bert_tf.config import ACTIVATIONS
-from bert_tf.optimization import AdamWeightDecay, Lamb
+from bert_tf.modeling.optimization import AdamWeightDecay, Lamb
 from tests.backends import small_bert
 from tests.golden import make_backends
 

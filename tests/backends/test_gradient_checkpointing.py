@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from keras import ops
 
-from bert_tf.modeling import BertModel
-from bert_tf.transformer import Intermediate
+from bert_tf.modeling.encoder import BertModel
+from bert_tf.modeling.transformer import Intermediate
 from tests.backends import small_bert
 from tests.backends.gradients import gradients
 

@@ -25,9 +25,9 @@ import pytest
 from keras import ops
 from keras.src.testing import TestCase
 
-from bert_tf import dense, heads, optimization, transformer
-from bert_tf.feature_tagger import BertFeatureTagger, FeatureHead
-from bert_tf.modeling import BertModel
+from bert_tf.modeling import dense, heads, optimization, transformer
+from bert_tf.modeling.encoder import BertModel
+from bert_tf.modeling.feature_tagger import BertFeatureTagger, FeatureHead
 from tests.backends import small_bert
 from tests.backends.small_bert import CONFIG, B, C, H, N, P, S, V
 

@@ -12,10 +12,10 @@ import pytest
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.heads import BertClassifier
-from bert_tf.modeling import BertModel
-from bert_tf.optimization import AdamWeightDecay
-from bert_tf.variables import checkpoint_variables
+from bert_tf.modeling.encoder import BertModel
+from bert_tf.modeling.heads import BertClassifier
+from bert_tf.modeling.optimization import AdamWeightDecay
+from bert_tf.modeling.variables import checkpoint_variables
 from tests.backends import small_bert
 
 # The sizes can be halved.

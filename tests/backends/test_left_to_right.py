@@ -5,8 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from bert_tf.heads import BertClassifier, BertSpanLabeler
-from bert_tf.modeling import BertModel
+from bert_tf.modeling.encoder import BertModel
+from bert_tf.modeling.heads import BertClassifier, BertSpanLabeler
 from tests import packed_rows
 from tests.backends import small_bert
 from tests.backends.small_bert import S, V, numbers

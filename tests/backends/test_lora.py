@@ -9,13 +9,13 @@ import pytest
 import safetensors.numpy
 
 import bert_tf
+from bert_tf.checkpoints.huggingface_names import rows
 from bert_tf.errors import InputError
-from bert_tf.feature_tagger import BertFeatureTagger
-from bert_tf.heads import BertClassifier, BertPretrainer
-from bert_tf.interop.huggingface_names import rows
-from bert_tf.modeling import BertModel, resize_vocabulary
-from bert_tf.optimization import AdamWeightDecay
-from bert_tf.variables import checkpoint_variables
+from bert_tf.modeling.encoder import BertModel, resize_vocabulary
+from bert_tf.modeling.feature_tagger import BertFeatureTagger
+from bert_tf.modeling.heads import BertClassifier, BertPretrainer
+from bert_tf.modeling.optimization import AdamWeightDecay
+from bert_tf.modeling.variables import checkpoint_variables
 from tests.backends import small_bert
 from tests.backends.small_bert import CONFIG, LABELS, V
 

@@ -7,11 +7,11 @@ import keras
 import numpy as np
 import pytest
 
+from bert_tf.checkpoints.pretrained import load_checkpoint
 from bert_tf.data.schema import INPUTS
-from bert_tf.feature_tagger import BertFeatureTagger
-from bert_tf.heads import BertClassifier, BertMultipleChoice
-from bert_tf.modeling import BertModel
-from bert_tf.pretrained import load_checkpoint
+from bert_tf.modeling.encoder import BertModel
+from bert_tf.modeling.feature_tagger import BertFeatureTagger
+from bert_tf.modeling.heads import BertClassifier, BertMultipleChoice
 from tests.backends import small_bert
 
 CONFIG = dataclasses.replace(small_bert.CONFIG, num_hidden_layers=1)

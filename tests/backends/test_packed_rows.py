@@ -6,9 +6,9 @@ import keras
 import numpy as np
 import pytest
 
-from bert_tf.heads import BertClassifier, BertPretrainer
-from bert_tf.modeling import BertModel
-from bert_tf.tasks.pretraining import PretrainingTask
+from bert_tf.kinds.pretraining.task import PretrainingTask
+from bert_tf.modeling.encoder import BertModel
+from bert_tf.modeling.heads import BertClassifier, BertPretrainer
 from tests import packed_rows
 from tests.backends import small_bert
 from tests.backends.gradients import gradients, pretraining_losses

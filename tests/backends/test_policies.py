@@ -5,10 +5,14 @@ import numpy as np
 import pytest
 from keras import ops
 
-from bert_tf.heads import BertClassifier, BertPretrainer, BertSpanLabeler
-from bert_tf.modeling import BertModel
-from bert_tf.optimization import AdamWeightDecay, Lamb
-from bert_tf.transformer import ResidualOutput
+from bert_tf.modeling.encoder import BertModel
+from bert_tf.modeling.heads import (
+    BertClassifier,
+    BertPretrainer,
+    BertSpanLabeler,
+)
+from bert_tf.modeling.optimization import AdamWeightDecay, Lamb
+from bert_tf.modeling.transformer import ResidualOutput
 from tests.backends import small_bert
 from tests.backends.gradients import gradients
 

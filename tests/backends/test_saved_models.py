@@ -6,9 +6,9 @@ import keras
 import numpy as np
 import pytest
 
-from bert_tf import heads
-from bert_tf.feature_tagger import BertFeatureTagger
-from bert_tf.modeling import BertModel, resize_vocabulary
+from bert_tf.modeling import heads
+from bert_tf.modeling.encoder import BertModel, resize_vocabulary
+from bert_tf.modeling.feature_tagger import BertFeatureTagger
 from tests.backends import small_bert
 from tests.backends.small_bert import CONFIG, V
 

@@ -6,10 +6,15 @@ import keras
 import numpy as np
 import pytest
 
-from bert_tf.feature_tagger import BertFeatureTagger
-from bert_tf.heads import HeadModel
-from bert_tf.modeling import BertModel
-from bert_tf.transformer import Embeddings, Encoder, Pooler, TransformerBlock
+from bert_tf.modeling.encoder import BertModel
+from bert_tf.modeling.feature_tagger import BertFeatureTagger
+from bert_tf.modeling.heads import HeadModel
+from bert_tf.modeling.transformer import (
+    Embeddings,
+    Encoder,
+    Pooler,
+    TransformerBlock,
+)
 from tests.backends import small_bert
 from tests.backends.small_bert import CONFIG, B, C, H, N, P, S
 

@@ -13,14 +13,14 @@ import pathlib
 import numpy as np
 import pytest
 
+from bert_tf.checkpoints import conversion, huggingface
+from bert_tf.checkpoints.conversion import random_batch
+from bert_tf.checkpoints.huggingface_names import HEADS
+from bert_tf.checkpoints.keras_files import build_model
+from bert_tf.checkpoints.transformers_model import outputs
 from bert_tf.errors import InputError
-from bert_tf.interop import conversion, huggingface
-from bert_tf.interop.conversion import random_batch
-from bert_tf.interop.huggingface_names import HEADS
-from bert_tf.interop.keras_files import build_model
-from bert_tf.interop.transformers_model import outputs
 from bert_tf.tokenization.wordpiece import FullTokenizer
-from tests.interop.small_models import (
+from tests.checkpoints.small_models import (
     CONFIG,
     VOCAB,
     assert_same_weights,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf import files
+from bert_tf.base import files
 from bert_tf.corpus import creation
 from bert_tf.corpus import text as text_module
 from bert_tf.corpus.creation import Chunk, OutputPlan

@@ -6,8 +6,8 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.data import arrays
-from bert_tf.heads import BertClassifier
-from bert_tf.modeling import BertModel
+from bert_tf.modeling.encoder import BertModel
+from bert_tf.modeling.heads import BertClassifier
 from tests.backends import small_bert
 
 N, BATCH_SIZE = 10, 4

@@ -8,7 +8,7 @@ from concurrent import futures
 import numpy as np
 import pytest
 
-from bert_tf import files
+from bert_tf.base import files
 from bert_tf.data import cache, records
 from bert_tf.data.schema import Feature
 from bert_tf.errors import InputError

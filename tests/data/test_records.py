@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf import files
+from bert_tf.base import files
 from bert_tf.data import records
 from bert_tf.data.records import RecordFiles
 from bert_tf.data.schema import Feature, pretraining_schema

@@ -10,8 +10,8 @@ import keras
 import numpy as np
 
 from bert_tf.config import ACTIVATIONS
-from bert_tf.modeling import BertModel
-from bert_tf.optimization import AdamWeightDecay, Lamb
+from bert_tf.modeling.encoder import BertModel
+from bert_tf.modeling.optimization import AdamWeightDecay, Lamb
 from tests.backends import small_bert
 
 FOLDER = pathlib.Path(__file__).parent

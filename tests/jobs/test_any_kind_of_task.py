@@ -13,10 +13,10 @@ from keras import ops
 
 from bert_tf.data.schema import Feature
 from bert_tf.errors import InputError
-from bert_tf.heads import BertTokenClassifier
 from bert_tf.jobs.fine_tuning import Split, fine_tune
 from bert_tf.jobs.settings import FineTuningOptions, model_options
 from bert_tf.jobs.start import resolve
+from bert_tf.modeling.heads import BertTokenClassifier
 from bert_tf.tasks.encoding import Encoded, RowEncoding, pad
 from bert_tf.tasks.task import FineTuningTask
 

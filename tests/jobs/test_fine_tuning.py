@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from bert_tf.checkpoints import tf1 as checkpoints
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.jobs import exporting, fine_tuning, output_folder, trainings
 from bert_tf.jobs.settings import ExportOptions, FineTuningOptions
 from bert_tf.jobs.start import Start
-from bert_tf.training import checkpoints, results, step, workers
+from bert_tf.training import results, step, workers
 from bert_tf.training.estimator import Estimator
 from bert_tf.training.hooks import NonFiniteError
 from bert_tf.training.results import Metric

@@ -6,8 +6,8 @@ import tensorflow as tf
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.jobs import settings
-from bert_tf.jobs.classifier import ClassifierConfig
-from bert_tf.kernels import runs_op_by_op
+from bert_tf.kinds.classification.job import ClassifierConfig
+from bert_tf.modeling.kernels import runs_op_by_op
 from bert_tf.text_models import batches
 from tests.training import toy_task
 

@@ -12,13 +12,14 @@ import pytest
 import tensorflow as tf
 from checkout import ROOT
 
-from bert_tf import files
+from bert_tf.base import files
+from bert_tf.checkpoints.checkpoint import Pretrained, write_metadata
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.interop.checkpoint import Pretrained, write_metadata
-from bert_tf.jobs import output_folder, pretraining
-from bert_tf.jobs.classifier import ClassifierConfig
+from bert_tf.jobs import output_folder
 from bert_tf.jobs.start import Start
+from bert_tf.kinds.classification.job import ClassifierConfig
+from bert_tf.kinds.pretraining import job as pretraining
 
 CONFIG = BertConfig(vocab_size=3, hidden_size=4, num_attention_heads=2)
 START = Start(CONFIG, ("a", "b", "c"), True, None, None)

@@ -7,12 +7,12 @@ import os
 import numpy as np
 import pytest
 
+from bert_tf.checkpoints import huggingface_names
+from bert_tf.checkpoints import tf1 as checkpoints
+from bert_tf.checkpoints.checkpoint import Pretrained, write_metadata
+from bert_tf.checkpoints.pretrained import open_pretrained
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.interop import huggingface_names
-from bert_tf.interop.checkpoint import Pretrained, write_metadata
-from bert_tf.jobs.classifier import ClassifierConfig
-from bert_tf.jobs.pretraining import PretrainingConfig
 from bert_tf.jobs.settings import StartOptions
 from bert_tf.jobs.start import (
     Start,
@@ -21,8 +21,8 @@ from bert_tf.jobs.start import (
     open_start,
     resolve,
 )
-from bert_tf.pretrained import open_pretrained
-from bert_tf.training import checkpoints
+from bert_tf.kinds.classification.job import ClassifierConfig
+from bert_tf.kinds.pretraining.job import PretrainingConfig
 
 VOCAB = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "b")
 CONFIG = BertConfig(

@@ -6,8 +6,8 @@ import keras
 import numpy as np
 from keras import ops
 
-from bert_tf import kernels
-from bert_tf.heads import BertClassifier
+from bert_tf.modeling import kernels
+from bert_tf.modeling.heads import BertClassifier
 from tests.backends import small_bert
 
 HIDDEN, ATTENTION, HEAD = 0.3, 0.15, 0.1

@@ -13,17 +13,17 @@ import pytest
 from keras import ops
 
 from bert_tf.config import BertConfig
-from bert_tf.heads import (
+from bert_tf.kinds.pretraining.task import PretrainingTask
+from bert_tf.modeling.encoder import BertModel
+from bert_tf.modeling.heads import (
     BertClassifier,
     BertMultipleChoice,
     BertPretrainer,
     BertSpanLabeler,
     BertTokenClassifier,
 )
-from bert_tf.modeling import BertModel
-from bert_tf.optimization import AdamWeightDecay, WarmupLinearDecay
-from bert_tf.tasks.pretraining import PretrainingTask
-from bert_tf.variables import checkpoint_variables
+from bert_tf.modeling.optimization import AdamWeightDecay, WarmupLinearDecay
+from bert_tf.modeling.variables import checkpoint_variables
 from tests.backends import small_bert
 from tests.backends.gradients import gradients, pretraining_losses
 
@@ -179,7 +179,7 @@ def test_padding_changes_nothing(oracle, fidelity):
 
 def test_from_the_originals_files(shared_data, oracle, fidelity):
     """The same with the files that Google's code wrote."""
-    checkpoints = pytest.importorskip("bert_tf.training.checkpoints")
+    checkpoints = pytest.importorskip("bert_tf.checkpoints.tf1")
     folder = shared_data / "google_oracle"
     reader = checkpoints.Reader(checkpoints.find(str(folder)))
     config = BertConfig.from_json_file(folder / "bert_config.json")

@@ -11,8 +11,8 @@ import pathlib
 import numpy as np
 import pytest
 
-from bert_tf.modeling import BertModel
-from bert_tf.pretrained import load_checkpoint, load_config
+from bert_tf.checkpoints.pretrained import load_checkpoint, load_config
+from bert_tf.modeling.encoder import BertModel
 from tests.backends import small_bert
 
 INPUTS = ("input_ids", "input_mask", "segment_ids")

@@ -10,9 +10,13 @@ import numpy as np
 import pytest
 from keras import ops
 
-from bert_tf.heads import BertPretrainer
-from bert_tf.optimization import AdamWeightDecay, Lamb, WarmupLinearDecay
-from bert_tf.variables import checkpoint_variables
+from bert_tf.modeling.heads import BertPretrainer
+from bert_tf.modeling.optimization import (
+    AdamWeightDecay,
+    Lamb,
+    WarmupLinearDecay,
+)
+from bert_tf.modeling.variables import checkpoint_variables
 from tests.backends import small_bert
 from tests.parity import formulas
 

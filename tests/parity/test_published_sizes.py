@@ -11,8 +11,8 @@ import keras
 import pytest
 
 from bert_tf.config import BertConfig
-from bert_tf.heads import BertClassifier, BertPretrainer
-from bert_tf.variables import checkpoint_variables
+from bert_tf.modeling.heads import BertClassifier, BertPretrainer
+from bert_tf.modeling.variables import checkpoint_variables
 
 UNCASED, CASED = 30522, 28996
 CHINESE, MULTILINGUAL_CASED, MULTILINGUAL_UNCASED = 21128, 119547, 105879

@@ -15,15 +15,15 @@ pytest.importorskip("tensorflow")
 
 import tensorflow as tf
 
+from bert_tf.checkpoints import tf1 as checkpoints
+from bert_tf.checkpoints.weights import restore
 from bert_tf.config import BertConfig
-from bert_tf.heads import BertPretrainer
-from bert_tf.optimization import AdamWeightDecay
-from bert_tf.tasks.pretraining import PretrainingTask
-from bert_tf.training import checkpoints
+from bert_tf.kinds.pretraining.task import PretrainingTask
+from bert_tf.modeling.heads import BertPretrainer
+from bert_tf.modeling.optimization import AdamWeightDecay
+from bert_tf.modeling.variables import checkpoint_variables
 from bert_tf.training.estimator import Estimator
 from bert_tf.training.settings import TrainingConfig
-from bert_tf.training.weights import restore
-from bert_tf.variables import checkpoint_variables
 from tests.backends.gradients import gradients, pretraining_losses
 from tests.parity import formulas
 

@@ -5,16 +5,21 @@ import functools
 import pathlib
 import tempfile
 
-from bert_tf import heads
-from bert_tf.feature_tagger import BertFeatureTagger
-from bert_tf.modeling import BertModel
-from bert_tf.serving.classification import (
+from bert_tf.kinds.classification.graph import (
     ServedClassifier,
     ServedMultipleChoice,
 )
-from bert_tf.serving.embedding import ServedEncoder
+from bert_tf.kinds.spans.graph import ServedSpanLabeler
+from bert_tf.kinds.spans.squad_files import SpanEncoding
+from bert_tf.kinds.tags.conll_files import TaggingEncoding
+from bert_tf.kinds.tags.graph import ServedTagger
+from bert_tf.kinds.vectors.features import choose_layers, vectors
+from bert_tf.kinds.vectors.graph import ServedEncoder
+from bert_tf.kinds.vectors.task import EmbeddingTask
+from bert_tf.modeling import heads
+from bert_tf.modeling.encoder import BertModel
+from bert_tf.modeling.feature_tagger import BertFeatureTagger
 from bert_tf.serving.export import EXTRA, save
-from bert_tf.serving.question_answering import ServedSpanLabeler
 from bert_tf.serving.readme import (
     MODEL_CARD,
     WARM_UP,
@@ -23,11 +28,6 @@ from bert_tf.serving.readme import (
     write_warm_up,
 )
 from bert_tf.serving.served import Served
-from bert_tf.serving.tagging import ServedTagger
-from bert_tf.tasks.conll import TaggingEncoding
-from bert_tf.tasks.embedding import EmbeddingTask
-from bert_tf.tasks.features import choose_layers, vectors
-from bert_tf.tasks.questions import SpanEncoding
 from tests.serving.small_served import (
     CONFIG,
     ENCODING,

@@ -22,10 +22,12 @@ from tensorflow.core.protobuf import (
     saved_model_pb2,
 )
 
-from bert_tf import files
+from bert_tf.base import files
 from bert_tf.errors import InputError
-from bert_tf.feature_tagger import BertFeatureTagger
-from bert_tf.heads import (
+from bert_tf.kinds.tags.conll_files import TaggingEncoding
+from bert_tf.kinds.tags.graph import ServedTagger
+from bert_tf.modeling.feature_tagger import BertFeatureTagger
+from bert_tf.modeling.heads import (
     BertClassifier,
     BertPretrainer,
     BertSpanLabeler,
@@ -34,8 +36,6 @@ from bert_tf.heads import (
 from bert_tf.serving import export as exporting
 from bert_tf.serving.export import StoredWeights, export
 from bert_tf.serving.readme import WARM_UP_SIZES
-from bert_tf.serving.tagging import ServedTagger
-from bert_tf.tasks.conll import TaggingEncoding
 from tests.serving import small_served
 from tests.serving.rest import serve
 from tests.serving.small_served import (

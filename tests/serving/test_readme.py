@@ -11,7 +11,8 @@ import pytest
 import tensorflow as tf
 from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
 
-from bert_tf.heads import BertClassifier
+from bert_tf.kinds.spans.squad_files import SpanEncoding
+from bert_tf.modeling.heads import BertClassifier
 from bert_tf.serving.readme import (
     BATCHING_PARAMETERS,
     MAX_BATCH_SIZE,
@@ -23,7 +24,6 @@ from bert_tf.serving.readme import (
     to_json,
     write_warm_up,
 )
-from bert_tf.tasks.questions import SpanEncoding
 from tests.serving.small_served import CONFIG, VOCAB
 
 # The README ------------------------------------------------------------------

@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 from checkout import ROOT
 
-from bert_tf import files
+from bert_tf.base import files
+from bert_tf.base.packages import MissingPackageError
 from bert_tf.errors import InputError
 from bert_tf.jobs.options.convert_saved_model import (
     PACKAGES,
     ConvertSavedModelConfig,
 )
-from bert_tf.packages import MissingPackageError
 from bert_tf.serving import runtimes
 from bert_tf.serving.runtimes import RUNTIMES, convert, difference, open_export
 from tests.serving import small_exports

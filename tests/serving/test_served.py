@@ -11,21 +11,25 @@ import tensorflow_text  # noqa: F401 (for the op of the tokenizer)
 
 from bert_tf.data.schema import INPUTS
 from bert_tf.errors import InputError
-from bert_tf.heads import BertClassifier, BertMultipleChoice, BertPretrainer
-from bert_tf.modeling import BertModel
-from bert_tf.serving.classification import (
+from bert_tf.kinds.classification import task as classification
+from bert_tf.kinds.classification.graph import (
     ServedClassifier,
     ServedMultipleChoice,
 )
-from bert_tf.serving.embedding import ServedEncoder
+from bert_tf.kinds.classification.task import THRESHOLD
+from bert_tf.kinds.vectors.features import choose_layers, vectors
+from bert_tf.kinds.vectors.graph import ServedEncoder
+from bert_tf.modeling.encoder import BertModel
+from bert_tf.modeling.heads import (
+    BertClassifier,
+    BertMultipleChoice,
+    BertPretrainer,
+)
 from bert_tf.serving.masked_words import ServedMaskedLM
 from bert_tf.serving.served import MAX_TEXT_BYTES, Names
 from bert_tf.serving.windows import BATCH_SIZE, in_batches
-from bert_tf.tasks import classification
-from bert_tf.tasks.classification import THRESHOLD
 from bert_tf.tasks.encoding import Encoding, TextEncoding
 from bert_tf.tasks.examples import Example
-from bert_tf.tasks.features import choose_layers, vectors
 from bert_tf.tasks.masked_words import fill_mask
 from tests.serving import small_exports
 from tests.serving.small_served import (

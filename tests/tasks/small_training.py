@@ -5,7 +5,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.config import BertConfig
-from bert_tf.optimization import AdamWeightDecay
+from bert_tf.modeling.optimization import AdamWeightDecay
 from bert_tf.training.step import TrainingStep
 
 S, V, H = 11, 23, 8

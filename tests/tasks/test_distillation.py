@@ -5,17 +5,20 @@ import numpy as np
 import pytest
 from scipy import special
 
-from bert_tf.tasks.classification import ClassificationTask, MultipleChoiceTask
-from bert_tf.tasks.conll import TaggingEncoding
+from bert_tf.kinds.classification.task import (
+    ClassificationTask,
+    MultipleChoiceTask,
+)
+from bert_tf.kinds.spans.squad_files import SpanEncoding
+from bert_tf.kinds.spans.task import SpanTask
+from bert_tf.kinds.tags.conll_files import TaggingEncoding
+from bert_tf.kinds.tags.task import TaggingTask
 from bert_tf.tasks.distillation import (
     IS_LABELED,
     LOSS,
     DistillationTask,
 )
 from bert_tf.tasks.encoding import Encoding
-from bert_tf.tasks.question_answering import SpanTask
-from bert_tf.tasks.questions import SpanEncoding
-from bert_tf.tasks.tagging import TaggingTask
 from bert_tf.tasks.task import divergence
 from tests.tasks import small_training
 from tests.tasks.small_training import CONFIG, S, as_arrays

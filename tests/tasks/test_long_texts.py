@@ -9,7 +9,7 @@ from keras import ops
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.tasks.classification import ClassificationTask
+from bert_tf.kinds.classification.task import ClassificationTask
 from bert_tf.tasks.encoding import Encoding
 from bert_tf.tasks.examples import Example
 from bert_tf.tasks.task import Rows

@@ -6,7 +6,7 @@ import pytest
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.heads import BertPretrainer
+from bert_tf.modeling.heads import BertPretrainer
 from bert_tf.tasks.encoding import TextEncoding
 from bert_tf.tasks.masked_words import fill_mask, next_sentence
 

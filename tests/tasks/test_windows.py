@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bert_tf.errors import InputError
-from bert_tf.tasks.questions import (
+from bert_tf.kinds.spans.squad_files import (
     Answer,
     Question,
     SpanEncoding,

@@ -10,14 +10,15 @@ from keras import ops
 from sklearn import metrics as sklearn_metrics
 
 import bert_tf
-from bert_tf import metrics
-from bert_tf.metrics import usual_metrics
-from bert_tf.text_models import batches, embedding, training
+from bert_tf.kinds.vectors import text_model as embedding
+from bert_tf.tasks import metrics
+from bert_tf.tasks.metrics import usual_metrics
+from bert_tf.text_models import batches, training
 from bert_tf.text_models.inputs import class_weights
 from bert_tf.text_models.label_metrics import reciprocal_ranks
 from bert_tf.text_models.progress import Validation
-from tests.interop.small_models import CONFIG as TWO_LAYERS
-from tests.interop.small_models import VOCAB, refused
+from tests.checkpoints.small_models import CONFIG as TWO_LAYERS
+from tests.checkpoints.small_models import VOCAB, refused
 
 pytestmark = pytest.mark.usefixtures("eagerly")
 ON_TENSORFLOW = keras.backend.backend() == "tensorflow"

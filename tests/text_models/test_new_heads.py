@@ -6,8 +6,8 @@ import keras
 import pytest
 
 import bert_tf
-from bert_tf.tasks.classification import IDENTITY, SIGMOID
-from tests.interop.small_models import CONFIG, VOCAB, refused
+from bert_tf.kinds.classification.task import IDENTITY, SIGMOID
+from tests.checkpoints.small_models import CONFIG, VOCAB, refused
 
 pytestmark = pytest.mark.usefixtures("eagerly")
 TOKENIZER = bert_tf.FullTokenizer(list(VOCAB))

@@ -6,8 +6,13 @@ import numpy as np
 import pytest
 
 import bert_tf
-from bert_tf.pretrained import open_pretrained
-from tests.interop.small_models import VOCAB, refused, write_folder, write_json
+from bert_tf.checkpoints.pretrained import open_pretrained
+from tests.checkpoints.small_models import (
+    VOCAB,
+    refused,
+    write_folder,
+    write_json,
+)
 from tests.parity import test_minilm
 
 pytestmark = pytest.mark.usefixtures("eagerly")

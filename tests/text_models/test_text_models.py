@@ -12,16 +12,16 @@ import pytest
 from keras import ops
 
 import bert_tf
-from bert_tf import metrics
 from bert_tf.data.schema import INPUTS as FEATURE_NAMES
 from bert_tf.errors import InputError
-from bert_tf.tasks.conll import to_iob2
-from bert_tf.tasks.embedding import pair_losses
+from bert_tf.kinds.tags.conll_files import to_iob2
+from bert_tf.kinds.vectors.task import pair_losses
+from bert_tf.tasks import metrics
 from bert_tf.tasks.encoding import Encoding
 from bert_tf.tasks.examples import Example
 from bert_tf.text_models.batches import for_training
 from bert_tf.text_models.inputs import Part, hold_out, plain_row, whole
-from tests.interop.small_models import CONFIG, VOCAB, refused
+from tests.checkpoints.small_models import CONFIG, VOCAB, refused
 
 pytestmark = pytest.mark.usefixtures("eagerly")
 ON_TENSORFLOW = keras.backend.backend() == "tensorflow"

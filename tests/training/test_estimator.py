@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from bert_tf.checkpoints import tf1 as checkpoints
 from bert_tf.errors import InputError
-from bert_tf.training import checkpoints, step, workers
+from bert_tf.training import step, workers
 from bert_tf.training.estimator import Estimator, in_order
 from bert_tf.training.hooks import Evaluation, Hook, NonFiniteError
 from bert_tf.training.settings import TrainingConfig

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from bert_tf.checkpoints import tf1 as checkpoints
 from bert_tf.errors import InputError
-from bert_tf.training import checkpoints, results
+from bert_tf.training import results
 from bert_tf.training.hooks import (
     Evaluation,
     EventFile,

@@ -6,9 +6,10 @@ import math
 import numpy as np
 import pytest
 
-from bert_tf import files
+from bert_tf.base import files
+from bert_tf.checkpoints import tf1 as checkpoints
 from bert_tf.errors import InputError
-from bert_tf.training import checkpoints, results
+from bert_tf.training import results
 from bert_tf.training.results import Best, EvaluationResult
 
 NAN = math.nan

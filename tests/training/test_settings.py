@@ -5,7 +5,7 @@ import math
 import pytest
 
 from bert_tf.errors import InputError
-from bert_tf.optimization import AdamWeightDecay, Lamb
+from bert_tf.modeling.optimization import AdamWeightDecay, Lamb
 from bert_tf.training.settings import MAX_SEED, TrainingConfig
 
 

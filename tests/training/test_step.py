@@ -8,10 +8,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf import kernels
 from bert_tf.config import BertConfig
-from bert_tf.optimization import AdamWeightDecay, Lamb, WarmupLinearDecay
-from bert_tf.tasks.pretraining import PretrainingTask
+from bert_tf.kinds.pretraining.task import PretrainingTask
+from bert_tf.modeling import kernels
+from bert_tf.modeling.optimization import (
+    AdamWeightDecay,
+    Lamb,
+    WarmupLinearDecay,
+)
 from bert_tf.training.step import (
     INITIAL_LOSS_SCALE,
     LOSS_SCALE_GROWTH_STEPS,

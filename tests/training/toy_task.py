@@ -10,8 +10,8 @@ import tensorflow as tf
 from keras import ops
 
 from bert_tf.data.schema import Feature
+from bert_tf.modeling.transformer import Dropout
 from bert_tf.tasks.task import Task
-from bert_tf.transformer import Dropout
 
 ROWS, WIDTH, CLASSES = 7, 5, 3
 

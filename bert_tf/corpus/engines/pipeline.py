@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 from absl import logging
 
-from bert_tf import files
+from bert_tf.base import files
 from bert_tf.corpus import cluster, creation, ranges
 from bert_tf.corpus.cluster import InstanceTable, SectionTable
 from bert_tf.corpus.creation import WrittenChunk

@@ -8,9 +8,9 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from bert_tf import files
+from bert_tf.base import files
+from bert_tf.checkpoints.checkpoint import require_checkpoint
 from bert_tf.errors import InputError
-from bert_tf.interop.checkpoint import require_checkpoint
 from bert_tf.jobs import output_folder, settings
 from bert_tf.jobs.settings import (
     DistillationOptions,

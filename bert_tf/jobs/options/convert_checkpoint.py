@@ -15,16 +15,16 @@ BERT-Large.
 
 import dataclasses
 
-from bert_tf import files
-from bert_tf.interop.checkpoint import (
+from bert_tf.base import files
+from bert_tf.base.options import Options, option
+from bert_tf.checkpoints.checkpoint import (
     READ_FORMATS,
     WRITTEN_FORMATS,
     require_checkpoint,
     require_keeps_optimizer,
 )
-from bert_tf.interop.huggingface_names import HEADS
+from bert_tf.checkpoints.huggingface_names import HEADS
 from bert_tf.jobs.options import checks
-from bert_tf.options import Options, option
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -22,9 +22,9 @@ models and exports in half precision are not supported.
 import dataclasses
 import importlib.util
 
+from bert_tf.base.options import Options, option
+from bert_tf.base.packages import missing
 from bert_tf.jobs.options import checks
-from bert_tf.options import Options, option
-from bert_tf.packages import missing
 
 # The packages that convert and run models for other runtimes, by extra.
 PACKAGES = {

@@ -25,8 +25,8 @@ Beam. The files are the same, byte for byte:
 
 import dataclasses
 
+from bert_tf.base.options import option
 from bert_tf.corpus.settings import CreationConfig
-from bert_tf.options import option
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ wherever the vocabulary is used.
 
 import dataclasses
 
-from bert_tf.options import Options, option
+from bert_tf.base.options import Options, option
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -3,11 +3,11 @@
 import pytest
 
 from bert_tf import command
+from bert_tf.base.options import declared, named
+from bert_tf.checkpoints.checkpoint import Pretrained
 from bert_tf.errors import InputError
-from bert_tf.interop.checkpoint import Pretrained
-from bert_tf.jobs.options.classifier import ClassifierConfig
-from bert_tf.jobs.options.pretraining import PretrainingConfig
-from bert_tf.options import declared, named
+from bert_tf.kinds.classification.options import ClassifierConfig
+from bert_tf.kinds.pretraining.options import PretrainingConfig
 
 OPTIONS = {job: command.options_of(job) for job in command.JOBS}
 CHECKPOINT = {"init_checkpoint": "there"}

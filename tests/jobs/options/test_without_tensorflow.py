@@ -12,10 +12,12 @@ import sys
 import pytest
 from checkout import ROOT
 
+from bert_tf.base.options import declared
 from bert_tf.command import JOBS, options_of
 from bert_tf.jobs import trials
-from bert_tf.options import declared
-from bert_tf.tasks import embedding, features, pretraining
+from bert_tf.kinds.pretraining import task as pretraining
+from bert_tf.kinds.vectors import features
+from bert_tf.kinds.vectors import task as embedding
 
 # The process forks for each command line, so that it imports options once.
 PROGRAM = """

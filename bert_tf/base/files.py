@@ -1,0 +1,698 @@
+"""Files on the local disk and on any `scheme://` that TensorFlow can reach.
+
+Local paths use plain Python. TensorFlow is imported only for paths with `://`,
+so that worker processes that handle local files start quickly.
+
+Functions that look for files, read or write raise an InputError that names the
+path if the file system fails: an unknown scheme, a missing file, a full disk.
+`is_directory`, `makedirs`, `rename` and `remove` raise the file system's own
+errors.
+"""
+
+import collections
+import contextlib
+import errno
+import functools
+import glob
+import gzip
+import hashlib
+import io
+import json
+import os
+import posixpath
+import re
+import secrets
+import shutil
+import stat
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from absl import logging
+
+from bert_tf.base.packages import tensorflow_required
+from bert_tf.errors import (
+    InputError,
+    in_file,
+    listed,
+    not_utf8,
+    reason,
+    shortened,
+    wrong_value,
+)
+
+_TEMPORARY = re.compile(r"\.tmp-(\d{1,9})-[0-9a-z_]{8}$")
+_MANIFEST = re.compile(r"manifest\..*\.json")
+_JSON_TYPES = {
+    bool: "a boolean",
+    dict: "an object",
+    float: "a number",
+    int: "a number",
+    list: "a list",
+    str: "a string",
+    type(None): "null",
+}
+# Far deeper than any file that this project reads.
+_MOST_LEVELS = 100
+_MOST_BYTES = 1 << 28
+_BLOCK = 1 << 20
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+# --------------------------------------------------------- paths and errors
+
+
+def is_remote(path: str) -> bool:
+    """Returns whether a path has a `scheme://`, which `tf.io.gfile` handles."""
+    return "://" in path
+
+
+def path_text(path: Any, name: str = "The path") -> str:
+    """Returns a path as a string.
+
+    Raises:
+      InputError: If it is not a string or a `Path`. The message calls it
+        `name`.
+    """
+    if isinstance(path, os.PathLike):
+        path = os.fspath(path)
+    if not isinstance(path, str):
+        raise wrong_value(name, "a string or a pathlib.Path", path)
+    return path
+
+
+def is_utf8(path: str) -> bool:
+    """Returns whether TensorFlow can open a file of this name."""
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _gfile() -> Any:
+    with tensorflow_required("A path with ://"):
+        import tensorflow as tf
+
+    return tf.io.gfile
+
+
+@contextlib.contextmanager
+def input_errors(
+    verb: str, path: str, *more: type[Exception]
+) -> Iterator[None]:
+    """Turns errors of the file system into "Cannot VERB PATH: ...".
+
+    `more` are exceptions that a library raises instead.
+    """
+    try:
+        yield
+    except (*_system_errors(path), *more) as error:
+        raise _input_error(verb, path, error) from error
+
+
+def _system_errors(path: str) -> tuple[type[Exception], ...]:
+    """Returns the exceptions that the file system of `path` raises."""
+    if not is_remote(path):
+        return (OSError,)
+    with tensorflow_required(path):
+        import tensorflow as tf
+
+    return (OSError, tf.errors.OpError)
+
+
+def _input_error(verb: str, path: str, error: BaseException) -> InputError:
+    return InputError(f"Cannot {verb} {path}: {reason(error)}.")
+
+
+def expand(patterns: str, argument: str | None = None) -> list[str]:
+    """Lists the files of a comma-separated list of globs.
+
+    Each pattern's files are sorted and the patterns keep their order. A file
+    that two patterns match is listed once. Directories, manifests and temporary
+    files of killed processes, which a wildcard matches by accident, are
+    skipped.
+
+    Args:
+      patterns: Paths or globs, separated by commas; blank items are ignored.
+      argument: The argument that has the patterns, for messages.
+
+    Raises:
+      InputError: A pattern matches no file, or there is no pattern.
+    """
+    place = f"`{argument}`" if argument else "The list of files"
+    items = [item.strip() for item in patterns.split(",") if item.strip()]
+    if not items:
+        raise InputError(
+            f"{place} is empty; pass files or globs, separated by commas."
+        )
+    matches: dict[str, None] = {}
+    for item in items:
+        paths = _matches(item)
+        if not paths:
+            raise InputError(
+                f"{place} has {item!r}, which matches no file. Correct it, or "
+                "create the file first."
+            )
+        matches.update(dict.fromkeys(paths))
+    return list(matches)
+
+
+def _matches(pattern: str) -> list[str]:
+    """Returns the sorted files of one pattern, or the file of that name."""
+    with input_errors("read", pattern):
+        if exists(pattern) and not is_directory(pattern):
+            return [pattern]
+        matches = _gfile().glob if is_remote(pattern) else glob.glob
+        return sorted(path for path in matches(pattern) if _is_data(path))
+
+
+def _is_data(path: str) -> bool:
+    name = posixpath.basename(path)
+    by_product = _MANIFEST.fullmatch(name) or _TEMPORARY.search(name)
+    return not by_product and not is_directory(path)
+
+
+def manifest_path(output_path: str) -> str:
+    """Returns `dir/manifest.out.tfrecord.json` for `dir/out.tfrecord`.
+
+    The glob `dir/out.tfrecord*` does not match it, and `expand` skips it.
+    """
+    folder, name = posixpath.split(output_path)
+    return posixpath.join(folder, f"manifest.{name}.json")
+
+
+def check_outputs(
+    outputs: Mapping[str, Sequence[str]], inputs: Mapping[str, Sequence[str]]
+) -> None:
+    """Checks that outputs do not overwrite inputs or each other.
+
+    Symbolic links are followed.
+
+    Args:
+      outputs: The paths to write. Each key names its path in the message.
+      inputs: The paths to read, with keys of the same kind.
+
+    Raises:
+      InputError: Two paths are the same file and one of them is an output.
+    """
+    taken = {
+        _identity(path): f"the {role} {path}"
+        for role, paths in inputs.items()
+        for path in paths
+    }
+    for role, paths in outputs.items():
+        for path in paths:
+            this = f"the {role} {path}"
+            other = taken.setdefault(_identity(path), this)
+            if other is not this:
+                raise InputError(
+                    f"{this[0].upper()}{this[1:]} would overwrite {other}. "
+                    "Choose another path."
+                )
+
+
+def _identity(path: str) -> str:
+    """Returns the same string for two spellings of a path."""
+    local = path.removeprefix("file://")
+    return local if is_remote(local) else os.path.realpath(local)
+
+
+# --------------------------------------------------------- simple operations
+
+
+def exists(path: str) -> bool:
+    """Returns whether `path` is a file or a directory."""
+    with input_errors("reach", path):
+        return (_gfile() if is_remote(path) else os.path).exists(path)
+
+
+def is_directory(path: str) -> bool:
+    return _gfile().isdir(path) if is_remote(path) else os.path.isdir(path)
+
+
+def listdir(path: str) -> list[str]:
+    """Returns the names in a directory, in no particular order."""
+    with input_errors("read", path):
+        return (_gfile() if is_remote(path) else os).listdir(path)
+
+
+def makedirs(path: str) -> None:
+    """Creates a directory and its parents, unless they exist."""
+    if is_remote(path):
+        _gfile().makedirs(path)
+    else:
+        os.makedirs(path, exist_ok=True)
+
+
+def rename(source: str, target: str) -> None:
+    """Moves a file within its file system, replacing `target`."""
+    if is_remote(source):
+        _gfile().rename(source, target, overwrite=True)
+    else:
+        os.replace(source, target)
+
+
+def remove(path: str) -> None:
+    (_gfile() if is_remote(path) else os).remove(path)
+
+
+def remove_tree(path: str) -> None:
+    """Deletes a file, or a directory with its contents."""
+    if not is_directory(path):
+        remove(path)
+    else:
+        (_gfile() if is_remote(path) else shutil).rmtree(path)
+
+
+# ------------------------------------------------------------------- reading
+
+
+def find_in(folder: str, name: str) -> str | None:
+    """Returns the path of a file in an untrusted folder; None if missing.
+
+    Symbolic links are followed: a cache of the Hub consists of them.
+
+    Raises:
+      InputError: `name` leads out of the folder, or is not a file that can be
+        read to its end.
+    """
+    steps = re.split(r"[/\\]", name)
+    if ".." in steps or not steps[0] or ":" in name or "\0" in name:
+        raise in_file(
+            folder, f"{shortened(name)} must be a path within this folder."
+        )
+    path = os.path.join(folder, name)
+    if not exists(path):
+        if not is_remote(path) and os.path.islink(path):
+            raise in_file(
+                path, "this symbolic link is broken. Download the file again."
+            )
+        return None
+    require_small_file(path)
+    return path
+
+
+def require_file(path: str) -> None:
+    """Raises InputError for a directory, a device, a pipe or a socket."""
+    if is_directory(path):
+        raise in_file(path, "this is a directory, not a file.")
+    if is_special(path):
+        raise in_file(path, "this is a device or a pipe, not a file.")
+
+
+def require_small_file(path: str) -> None:
+    """Raises InputError for a file too large for settings or a vocabulary."""
+    require_file(path)
+    if not is_remote(path) and os.path.exists(path):
+        size = os.path.getsize(path)
+        if size > _MOST_BYTES:
+            raise in_file(
+                path,
+                f"a file of this kind has at most {_MOST_BYTES:,} bytes; got "
+                f"{size:,}. Download it again.",
+            )
+
+
+def open_read(path: str) -> io.BufferedIOBase:
+    """Opens a file for reading bytes; decompresses names that end in `.gz`."""
+    compressed = path.endswith(".gz")
+    with input_errors("read", path):
+        if not is_remote(path):
+            return gzip.GzipFile(path) if compressed else open(path, "rb")
+        file = _gfile().GFile(path, "rb")
+        file.seek(0)  # Opens it: a GFile is opened by its first use.
+        return gzip.GzipFile(fileobj=file) if compressed else file
+
+
+@contextlib.contextmanager
+def gzip_faults(path: str) -> Iterator[None]:
+    """Raises InputError if `path`, a gzip file, is truncated or damaged."""
+    try:
+        yield
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise in_file(
+            path, f"the gzip compression is damaged or truncated: {error}."
+        ) from error
+
+
+def checksum(path: str) -> str:
+    """Returns the SHA-256 of a file, decompressed if its name ends in .gz."""
+    digest = hashlib.sha256()
+    with open_read(path) as file, gzip_faults(path):
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def read_text(path: str) -> str:
+    """Reads a text file, without the byte order mark that it may have.
+
+    Raises:
+      InputError: The file is not UTF-8.
+    """
+    with input_errors("read", path), open_read(path) as file:
+        content = file.read()
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise not_utf8(error, path, line) from error
+
+
+def read_json(
+    path: str, expected: str = "a JSON object", kind: type = dict
+) -> Any:
+    """Reads a file with one JSON value, by default an object.
+
+    Raises:
+      InputError: The file does not contain `expected`, a value of type `kind`.
+    """
+    return parse_json(read_text(path), path, expected, kind)
+
+
+def parse_json(
+    text: str, where: str, expected: str = "a JSON object", kind: type = dict
+) -> Any:
+    """Parses JSON; see `read_json`. `where` is its name in messages.
+
+    If a key occurs twice in an object, the last value counts, as in other
+    programs that read these files; a warning names the key.
+    """
+    repeated: list[str] = []
+
+    def as_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        values = dict(pairs)
+        if len(values) < len(pairs):
+            counts = collections.Counter(key for key, _ in pairs)
+            repeated.extend(key for key, n in counts.items() if n > 1)
+        return values
+
+    try:
+        value = json.loads(text, object_pairs_hook=as_dict)
+    except json.JSONDecodeError as error:
+        raise in_file(
+            where,
+            f"invalid JSON at column {error.colno}: {error.msg}.",
+            error.lineno,
+        ) from error
+    except (RecursionError, ValueError) as error:
+        # Very deep nesting, or a number with thousands of digits.
+        raise in_file(where, f"cannot parse the JSON: {error}.") from error
+    if not isinstance(value, kind):
+        raise in_file(where, f"expected {expected}, found {json_type(value)}.")
+    if _is_deep(value):
+        raise in_file(
+            where, f"the JSON must be at most {_MOST_LEVELS} levels deep."
+        )
+    if repeated:
+        logging.warning(
+            "%s: %s occurs twice in one object; the last value counts",
+            where,
+            shortened(repeated[0]),
+        )
+    return value
+
+
+def _is_deep(value: Any) -> bool:
+    """Returns whether a value has so many levels that `repr` could fail."""
+    level = [value]
+    for _ in range(_MOST_LEVELS):
+        inner = [x.values() if isinstance(x, dict) else x for x in level]
+        level = [
+            x for values in inner for x in values if isinstance(x, (dict, list))
+        ]
+        if not level:
+            return False
+    return True
+
+
+def json_type(value: Any) -> str:
+    """Returns JSON's name, with an article, of the type of a parsed value."""
+    return _JSON_TYPES[type(value)]
+
+
+# ------------------------------------------------------------ atomic writing
+
+
+def write_text(path: str, text: str) -> None:
+    """Writes a text file; see `atomic_writer`."""
+    with atomic_writer(path) as file:
+        file.write(text.encode())
+
+
+@contextlib.contextmanager
+def atomic_writer(path: str) -> Iterator[io.BufferedIOBase]:
+    """Yields a file that appears under `path` only when it is complete.
+
+    The bytes go to `<path>.tmp-<process>-<random>`, which is renamed at the end
+    of the block and removed if anything is raised in it, including
+    KeyboardInterrupt and SystemExit. Leftovers of processes killed by SIGKILL
+    are removed by the next writer of `path`. Missing directories are created.
+
+    An existing file is replaced; for a symbolic link, the file it points to.
+    Devices and pipes are written to directly.
+    """
+    if is_special(path):
+        local = path.removeprefix("file://")
+        with _or_undone(path):
+            with input_errors("write", path):
+                special = io.BufferedWriter(_Unseekable(local, "wb"))
+            with special as file:
+                yield file
+        return
+    target = follow_links(path)
+    temporary = temporary_prefix(target) + secrets.token_hex(4)
+    remove_leftovers(target)
+    with _or_undone(path, functools.partial(remove, temporary)):
+        with _open_write(temporary, target, path) as file:
+            file.write(b"")  # Creates it: a GFile is created by a write.
+            yield file
+            # Wait for the disk, or a crash could leave an empty file.
+            file.flush()
+            if hasattr(file, "fileno"):
+                os.fsync(file.fileno())
+        with input_errors("write", path):
+            rename(temporary, target)
+
+
+class _Unseekable(io.FileIO):
+    """A device or a pipe, which has no position that a zip file could use."""
+
+    def seekable(self) -> bool:
+        return False
+
+    def tell(self) -> int:
+        raise io.UnsupportedOperation("a device or a pipe has no position")
+
+
+def is_special(path: str) -> bool:
+    """Returns whether a path is a device, a pipe or a socket."""
+    try:
+        mode = os.stat(path.removeprefix("file://")).st_mode
+    except OSError:
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
+def follow_links(path: str) -> str:
+    """Returns the file that a local path leads to through symbolic links.
+
+    The file itself may be missing. Remote paths are returned unchanged.
+
+    Raises:
+      InputError: The links form a loop.
+    """
+    local = path.removeprefix("file://")
+    if is_remote(local) or local.endswith("/"):
+        return path
+    target = os.path.realpath(local)
+    with input_errors("write", path):
+        if os.path.islink(target):
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+    return path[: len(path) - len(local)] + target
+
+
+def _open_write(temporary: str, target: str, path: str) -> io.BufferedIOBase:
+    """Opens the temporary file of `target`, which the user calls `path`."""
+    folder = posixpath.dirname(target)
+    with input_errors("write", path):
+        if target.endswith("/") or is_directory(target):
+            raise IsADirectoryError(errno.EISDIR, "it is a directory")
+        if folder:
+            makedirs(folder)
+        return (_gfile().GFile if is_remote(path) else open)(temporary, "wb")
+
+
+@contextlib.contextmanager
+def atomic_directory(
+    path: str, may_replace: Callable[[str], bool] = lambda path: False
+) -> Iterator[str]:
+    """Yields a directory that appears under `path` only when it is complete.
+
+    It is created beside `path`, renamed at the end of the block and removed if
+    anything is raised in it; see `atomic_writer`.
+
+    Args:
+      path: A path that does not exist, or an empty directory.
+      may_replace: Whether an old local directory may be replaced, if the new
+        one has all of its files.
+
+    Raises:
+      InputError: `path` already exists and cannot be replaced, or was created
+        meanwhile.
+    """
+    place = path.rstrip("/") if is_remote(path) else os.path.realpath(path)
+    with input_errors("write", path):
+        _require_vacant(place, path, may_replace)
+        remove_leftovers(place)
+        temporary = temporary_prefix(place) + secrets.token_hex(4)
+        makedirs(temporary)
+    with _or_undone(path, functools.partial(remove_tree, temporary)):
+        with _final_name_in_messages(temporary, path):
+            yield temporary
+        with input_errors("write", path):
+            if not is_remote(place):
+                # In object stores a directory is only a prefix of names. There
+                # the temporary directory would count as contents of `place`.
+                _require_vacant(place, path, may_replace)
+                _require_no_others(temporary, place, path)
+            _move_directory(temporary, place)
+
+
+def _require_vacant(
+    place: str, path: str, may_replace: Callable[[str], bool]
+) -> None:
+    if not exists(place) or (is_directory(place) and not listdir(place)):
+        return
+    # The working directory would be lost.
+    is_fixed = is_remote(place) or place == os.path.realpath(os.curdir)
+    if is_fixed or not is_directory(place) or not may_replace(place):
+        raise in_file(
+            path,
+            "expected a new or empty directory. Choose another one, or remove "
+            "it.",
+        )
+
+
+def _require_no_others(source: str, target: str, path: str) -> None:
+    """Raises InputError if `target` has files that `source` does not have."""
+    if others := sorted(_file_names(target) - _file_names(source)):
+        raise in_file(
+            path,
+            f"the directory has other files: {listed(others)}. Choose another "
+            "directory, or remove them.",
+        )
+
+
+def _file_names(folder: str) -> set[str]:
+    """Returns the paths of the files in a local directory, relative to it."""
+    return {
+        os.path.relpath(os.path.join(place, name), folder)
+        for place, _, names in os.walk(folder)
+        for name in names
+    }
+
+
+def _move_directory(source: str, target: str) -> None:
+    """Renames a directory, or moves its files into an empty directory."""
+    if not exists(target) and not is_remote(target):
+        os.rename(source, target)
+        return
+    if not is_remote(target) and listdir(target):
+        _replace_directory(source, target)
+        return
+    makedirs(target)
+    for name in sorted(listdir(source)):
+        rename(os.path.join(source, name), os.path.join(target, name))
+    remove_tree(source)
+
+
+def _replace_directory(source: str, target: str) -> None:
+    """Replaces a directory by another one."""
+    shutil.copymode(target, source)
+    old = temporary_prefix(target) + secrets.token_hex(4)
+    os.rename(target, old)
+    try:
+        os.rename(source, target)
+    except BaseException:
+        os.rename(old, target)
+        raise
+    remove_tree(old)
+
+
+@contextlib.contextmanager
+def _final_name_in_messages(temporary: str, path: str) -> Iterator[None]:
+    """Makes errors and log lines name `path` instead of the temporary path."""
+
+    def rename(record: Any) -> bool:
+        message = record.getMessage()
+        if temporary in message:
+            record.msg, record.args = message.replace(temporary, path), ()
+        return True
+
+    logger = logging.get_absl_logger()
+    logger.addFilter(rename)
+    try:
+        yield
+    except (InputError, OSError) as error:
+        message = str(error)
+        if temporary not in message or _is_write_error(error, path):
+            raise
+        raise InputError(message.replace(temporary, path)) from error
+    finally:
+        logger.removeFilter(rename)
+
+
+@contextlib.contextmanager
+def _or_undone(
+    path: str, undo: Callable[[], None] = lambda: None
+) -> Iterator[None]:
+    """Calls `undo` after any error; turns `_is_write_error` into InputError."""
+    try:
+        yield
+    except BaseException as error:
+        with contextlib.suppress(*_system_errors(path)):
+            undo()
+        if _is_write_error(error, path):
+            raise _input_error("write", path, error) from error
+        raise
+
+
+def _is_write_error(error: BaseException, path: str) -> bool:
+    """Returns whether a disk is full, or TensorFlow failed at a remote path."""
+    if isinstance(error, OSError):
+        return error.errno in _DISK_FULL
+    return isinstance(error, _system_errors(path))
+
+
+# ------------------------------------------------------------- temporary files
+
+
+def temporary_prefix(path: str) -> str:
+    """Returns the prefix of this process's temporary names for `path`.
+
+    Callers append eight random letters or digits, so that `expand` skips the
+    names and `remove_leftovers` finds them.
+    """
+    return f"{path}.tmp-{os.getpid()}-"
+
+
+def remove_leftovers(path: str) -> None:
+    """Removes local temporary files of `path` whose process was killed."""
+    if is_remote(path):
+        return
+    for leftover in glob.glob(glob.escape(path) + ".tmp-*"):
+        name = _TEMPORARY.fullmatch(leftover, len(path))
+        if name and not _is_alive(int(name[1])):
+            with contextlib.suppress(OSError):
+                remove_tree(leftover)
+
+
+def _is_alive(process: int) -> bool:
+    """Returns whether a process exists, possibly of another user."""
+    try:
+        os.kill(process, 0)
+    except OSError as error:
+        return error.errno == errno.EPERM
+    return True

@@ -1,0 +1,1 @@
+"""Weights in files: TF1, Hugging Face, sentence-transformers, Keras."""

@@ -1,0 +1,412 @@
+"""`Pretrained`: the contents of a checkpoint, in any of the formats.
+
+Also the files beside the weights, and the errors for weight files that are
+never opened.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from absl import logging
+
+from bert_tf.base import files
+from bert_tf.checkpoints import settings_files
+from bert_tf.checkpoints.huggingface_names import HEADS, rows
+from bert_tf.checkpoints.released_models import MODELS
+from bert_tf.checkpoints.settings_files import (
+    BOOLEAN,
+    COUNT,
+    RATE,
+    TEXT,
+    TEXT_BY_NAME,
+    TEXTS,
+    Check,
+)
+from bert_tf.checkpoints.weights import Weights, require_shape
+from bert_tf.config import BertConfig
+from bert_tf.errors import (
+    InputError,
+    did_you_mean,
+    in_file,
+    listed,
+    wrong_value,
+)
+from bert_tf.tokenization.vocabulary_file import read_tokens
+
+# The formats that can be read, in words, and the names of those that can be
+# written.
+READ_FORMATS = (
+    "a TF1 checkpoint (DIR/bert_model.ckpt, or DIR), a Hugging Face folder "
+    "(with config.json and model.safetensors), hf://OWNER/NAME[@REVISION], a "
+    ".keras file, or the name of one of Google's models, such as "
+    "uncased_L-12_H-768_A-12"
+)
+WRITTEN_FORMATS = ("google", "huggingface", "keras")
+
+# The names that transformers uses to choose a classifier's loss.
+PROBLEM_TYPES = (
+    "regression",
+    "single_label_classification",
+    "multi_label_classification",
+)
+
+# The target of the language model head in pre-training.
+OBJECTIVES = ("masked_lm", "causal_lm")
+
+
+def _recorded(check: Check, *, of_training: bool = False) -> Any:
+    """Declares a field of `Pretrained` that `bert_tf.json` records.
+
+    Args:
+      check: What a value in the file must be.
+      of_training: Whether the field describes how texts became features in
+        training. Jobs then use its value by default; their options of this name
+        are declared as `recorded`.
+    """
+    metadata = {"check": check, "of_training": of_training}
+    return dataclasses.field(default=None, metadata=metadata)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pretrained:
+    """A checkpoint, with this project's names.
+
+    Each format has functions `read`, which returns a `Pretrained`, and `write`,
+    which takes one. A field is None if it is not recorded.
+
+    Attributes:
+      path: The file or folder that was read, for messages.
+      weights: The weights by their TF1 names, read on access.
+      config: The configuration.
+      vocab: The tokens in the order of their ids.
+      do_lower_case: Whether the vocabulary is uncased.
+      strip_accents: Whether the tokenizer removes accents; None means the same
+        as `do_lower_case`.
+      labels: The names of the classes, in the order of the logits.
+      head: A key of `HEADS`.
+      kind: The kind of task of the head, if the library does not have it; see
+        `FineTuningTask`.
+      problem_type: What a classifier's labels mean, one of `PROBLEM_TYPES`.
+      classifier_dropout: The dropout rate before the output layer, if it
+        differs from the encoder's.
+      activation_fn: The PyTorch class that a cross-encoder of
+        sentence-transformers applies to its logits.
+      objective: The target of the language model head, one of `OBJECTIVES`:
+        the token at a position, or the next token. None means the former.
+      max_seq_length: The sequence length in training.
+      doc_stride: Tokens between the starts of two windows of a text.
+      window_pooling: Classifiers and embeddings: how windows become one answer,
+        one of `tasks.windows.WINDOW_POOLINGS`. None if texts are not split into
+        windows.
+      max_query_length: Questions: the length to which a question is truncated.
+      version_2_with_negative: Whether questions may have no answer.
+      pooling: Embeddings: see `TextEmbedder`.
+      normalize: Embeddings: whether they have length 1.
+      is_pair: Classifiers: whether the inputs are pairs of texts.
+      prompts: Embeddings: the prefixes of texts, by the name of their use, such
+        as "query".
+      default_prompt_name: The key of the prompt that is used by default.
+      unsupported_modules: Parts of a sentence-transformers model that this
+        project cannot compute.
+
+    Raises:
+      InputError: If `head`, `problem_type` or `objective` is unknown.
+    """
+
+    path: str
+    weights: Weights
+    config: BertConfig | None = None
+    vocab: tuple[str, ...] | None = None
+    do_lower_case: bool | None = _recorded(BOOLEAN)
+    strip_accents: bool | None = _recorded(BOOLEAN)
+    labels: tuple[str, ...] | None = _recorded(TEXTS)
+    head: str | None = _recorded(TEXT)
+    kind: str | None = _recorded(TEXT, of_training=True)
+    problem_type: str | None = _recorded(TEXT)
+    classifier_dropout: float | None = _recorded(RATE)
+    activation_fn: str | None = _recorded(TEXT)
+    objective: str | None = _recorded(TEXT)
+    max_seq_length: int | None = _recorded(COUNT, of_training=True)
+    doc_stride: int | None = _recorded(COUNT, of_training=True)
+    window_pooling: str | None = _recorded(TEXT, of_training=True)
+    max_query_length: int | None = _recorded(COUNT, of_training=True)
+    version_2_with_negative: bool | None = _recorded(BOOLEAN, of_training=True)
+    pooling: str | None = _recorded(TEXT, of_training=True)
+    normalize: bool | None = _recorded(BOOLEAN, of_training=True)
+    is_pair: bool | None = _recorded(BOOLEAN, of_training=True)
+    prompts: Mapping[str, str] | None = _recorded(TEXT_BY_NAME)
+    default_prompt_name: str | None = _recorded(TEXT)
+    unsupported_modules: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, choices in (
+            ("head", HEADS),
+            ("problem_type", PROBLEM_TYPES),
+            ("objective", OBJECTIVES),
+        ):
+            value = getattr(self, name)
+            if value is not None and value not in choices:
+                requirement = f"one of {listed(choices, last='or')}"
+                raise wrong_value(f"{self.path}: {name}", requirement, value)
+
+    @property
+    def trained_with(self) -> dict[str, Any]:
+        """How texts became features in training, as far as it is known."""
+        values = {name: getattr(self, name) for name in _TRAINED_WITH}
+        return {name: v for name, v in values.items() if v is not None}
+
+    @property
+    def bilstm_head(self) -> bool:
+        """Whether there is a BiLSTM between the encoder and the head."""
+        return any(name.startswith("bilstm/") for name in self.weights.shapes)
+
+
+# The files beside the weights of a TF1 checkpoint or a .keras file.
+
+CONFIG = "bert_config.json"
+VOCABULARY = "vocab.txt"
+METADATA = "bert_tf.json"
+# The Keras model in a folder that `keras_files.write` wrote.
+KERAS_FILE = "model.keras"
+
+# The keys of bert_tf.json; see `_recorded`.
+_RECORDED = {
+    field.name: field.metadata
+    for field in dataclasses.fields(Pretrained)
+    if field.metadata
+}
+_CHECKS = {name: facts["check"] for name, facts in _RECORDED.items()}
+_TRAINED_WITH = [n for n, facts in _RECORDED.items() if facts["of_training"]]
+
+
+def require_checkpoint(path: str) -> bool:
+    """Returns whether there are files at a path; False for a model's name.
+
+    Accepts what `pretrained.open_pretrained` takes, except hf://.
+
+    Raises:
+      InputError: There are no files, and Google has no model of this name.
+    """
+    if re.match(r"(https?|hf)://", path, re.IGNORECASE):
+        advice = "Write hf://OWNER/NAME for a model of the Hub, or download it."
+        raise wrong_value("The checkpoint", READ_FORMATS, path, advice)
+    if files.exists(path) or files.exists(f"{path}.index"):
+        return True
+    if path in MODELS:
+        return False
+    raise in_file(
+        path,
+        f"there is no such checkpoint; expected {READ_FORMATS}."
+        f"{_suggest_model(path)}",
+    )
+
+
+def _suggest_model(path: str) -> str:
+    """Returns " Did you mean 'NAME'?" for what may be a model's name."""
+    if path.startswith(("/", ".")) or files.is_remote(path):
+        return ""
+    # A truncated name may be closer to another model's name.
+    cut = [name for name in MODELS if name.startswith(path)]
+    if suggestion := did_you_mean(path, cut or MODELS):
+        return suggestion
+    # As transformers names models.
+    if re.fullmatch(r"bert-[\w.-]+", path):
+        return f" Did you mean 'hf://google-bert/{path}'?"
+    owner, _, name = path.partition("/")
+    # "out/model.ckpt-10" is a mistyped path.
+    is_name = re.fullmatch(r"[\w.-]+", name) and "ckpt" not in name
+    if is_name and not files.exists(owner):
+        return f" Did you mean 'hf://{path}'?"
+    return ""
+
+
+def require_keeps_optimizer(to: str) -> None:
+    """Raises InputError for a format that cannot hold an optimizer."""
+    if to != "google":
+        raise InputError(
+            f"`keep_optimizer` needs `to=google`; `to={to}` cannot hold an "
+            "optimizer."
+        )
+
+
+def require_sizes(config: BertConfig, weights: Weights) -> None:
+    """Compares the sizes of a configuration with an encoder's weights.
+
+    Only shapes are read. Call it before a model is made: a model with wrong
+    sizes may not fit into memory.
+
+    Raises:
+      InputError: If a shape differs, or a weight is missing.
+    """
+    for weight in rows(config):
+        if weight.part == "encoder":
+            require_shape(weights, weight.ours, weight.shape)
+
+
+def with_metadata(pretrained: Pretrained, folder: str) -> Pretrained:
+    """Adds what `read_metadata` finds in a folder."""
+    return dataclasses.replace(pretrained, **read_metadata(folder))
+
+
+def read_metadata(folder: str) -> dict[str, Any]:
+    """Reads the configuration, the vocabulary and the metadata in a folder.
+
+    Returns the fields of `Pretrained` that are recorded, by name, or raises
+    InputError if one of the files is invalid.
+    """
+    metadata: dict[str, Any] = {}
+    if config_file := files.find_in(folder, CONFIG):
+        metadata["config"] = BertConfig.from_json_file(config_file)
+    if vocab_file := files.find_in(folder, VOCABULARY):
+        # Not validated: an invalid vocabulary matters only to tokenizers.
+        metadata["vocab"] = tuple(read_tokens(vocab_file))
+    return metadata | _read_json(folder)
+
+
+def write_metadata(folder: str, pretrained: Pretrained) -> None:
+    """Writes the files that `read_metadata` reads, for the fields not None."""
+    if pretrained.config is not None:
+        files.write_text(
+            os.path.join(folder, CONFIG), pretrained.config.to_json_string()
+        )
+    if pretrained.vocab is not None:
+        write_vocabulary(folder, pretrained.vocab)
+    values = {name: getattr(pretrained, name) for name in _CHECKS}
+    _write_json(folder, values)
+
+
+def write_trained_with(folder: str, pretrained: Pretrained) -> None:
+    """Writes `trained_with` beside files in another project's format."""
+    _write_json(folder, pretrained.trained_with)
+
+
+def read_trained_with(folder: str) -> dict[str, Any]:
+    """Reads the file that `write_trained_with` wrote."""
+    metadata = _read_json(folder)
+    return {name: metadata[name] for name in _TRAINED_WITH if name in metadata}
+
+
+def _write_json(folder: str, values: Mapping[str, Any]) -> None:
+    """Writes the values that are not None, if there are any."""
+    values = {name: v for name, v in values.items() if v is not None}
+    if values:
+        text = json.dumps(values, indent=2, sort_keys=True, ensure_ascii=False)
+        files.write_text(os.path.join(folder, METADATA), text + "\n")
+
+
+def write_vocabulary(folder: str, vocab: Iterable[str]) -> None:
+    """Writes `vocab.txt`."""
+    text = "".join(f"{token}\n" for token in vocab)
+    files.write_text(os.path.join(folder, VOCABULARY), text)
+
+
+def _read_json(folder: str) -> dict[str, Any]:
+    """Returns the known keys of the metadata; logs unknown ones."""
+    path = os.path.join(folder, METADATA)
+    values = settings_files.read(folder, METADATA, _CHECKS)
+    for name in sorted(values.keys() - _CHECKS.keys()):
+        hint = did_you_mean(name, _CHECKS)
+        logging.warning("%s: ignoring the unknown key %r.%s", path, name, hint)
+    metadata = {
+        name: values[name] for name in _CHECKS if values.get(name) is not None
+    }
+    for name, value in metadata.items():
+        if _CHECKS[name] is COUNT:
+            metadata[name] = int(value)
+    if "labels" in metadata:
+        metadata["labels"] = tuple(metadata["labels"])
+    return metadata
+
+
+@contextlib.contextmanager
+def local_file(path: str) -> Iterator[str]:
+    """Yields `path` if it is local, or else the path of a temporary copy."""
+    if not files.is_remote(path):
+        yield path
+        return
+    _, extension = os.path.splitext(path)
+    with tempfile.NamedTemporaryFile(suffix=extension) as copy:
+        with files.open_read(path) as remote:
+            shutil.copyfileobj(remote, copy)
+        copy.flush()
+        yield copy.name
+
+
+# Weight files that are never opened.
+
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
+# The first bytes of a pickle, and of the archive that torch.save writes.
+_PICKLE_BYTES = (b"\x80", b"PK")
+_TENSORFLOW = ".h5"
+_FLAX = ".msgpack"
+
+# Preferred names; other files may hold optimizers or settings.
+_PREFERRED = ("pytorch_model", "tf_model", "flax_model", "")
+
+
+def find_unsupported(names: Iterable[str]) -> str | None:
+    """Returns the most likely weight file in an unsupported format, or None."""
+
+    def rank(name: str) -> tuple[int, str]:
+        return next(
+            (n, name) for n, p in enumerate(_PREFERRED) if name.startswith(p)
+        )
+
+    endings = (*_PICKLES, _TENSORFLOW, _FLAX)
+    unsupported = [name for name in names if name.endswith(endings)]
+    return min(unsupported, key=rank, default=None)
+
+
+def unsupported_format(path: str, repository: str | None = None) -> InputError:
+    """Returns the error for an unsupported file: the reason and what to do.
+
+    Args:
+      path: The file.
+      repository: The Hub repository that has the file; None for a local file.
+    """
+    folder, name = os.path.split(path)
+    if name.endswith(_PICKLES):
+        if files.exists(path) and not _begins_as_pickle(path):
+            return in_file(
+                path,
+                "not a TF1 checkpoint, not safetensors and not a file that "
+                "torch.save wrote. A TF1 checkpoint is PREFIX.index with "
+                "PREFIX.data-*; load a checkpoint in one file, an older "
+                "format, and save it again with tf.train.Saver.",
+            )
+        reason = "is a pickle, and opening one runs code of its author"
+    elif not name.endswith(_TENSORFLOW):
+        reason = "is the Flax format of transformers 4"
+    elif name.startswith("tf_model"):
+        reason = "is the TensorFlow format of transformers 4"
+    else:
+        return in_file(
+            path,
+            "this HDF5 file is from an unknown program. Load it with that "
+            "program and save a .keras file or safetensors.",
+        )
+    if name.startswith("adapter_"):
+        return InputError(
+            f"{folder or '.'} has no adapter_model.safetensors; {name} "
+            f"{reason}. Write it again with save_pretrained of PEFT."
+        )
+    return InputError(
+        f"{repository or folder or '.'} has no model.safetensors; {name} "
+        f"{reason}. Write the model again with save_pretrained of "
+        'transformers: see "Formats that are not read" in '
+        "docs/guide/checkpoints.md."
+    )
+
+
+def _begins_as_pickle(path: str) -> bool:
+    if files.is_directory(path):
+        return False
+    with files.open_read(path) as file:
+        return file.read(2).startswith(_PICKLE_BYTES)

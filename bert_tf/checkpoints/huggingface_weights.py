@@ -1,0 +1,404 @@
+"""Weights of a Hugging Face BERT, to and from this project's names."""
+
+import json
+import math
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import safetensors
+from absl import logging
+
+from bert_tf.base import files
+from bert_tf.checkpoints import huggingface_names, settings_files
+from bert_tf.checkpoints.checkpoint import local_file
+from bert_tf.checkpoints.huggingface_names import HEADS, WeightName
+from bert_tf.checkpoints.weights import Weights, require_finite
+from bert_tf.config import BertConfig
+from bert_tf.errors import InputError, in_file, listed, shortened
+
+# Safetensors files, whole or in shards.
+
+WHOLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+
+# NumPy's names of the dtypes that can be read as float32, and their names in
+# files; float64 only if no number changes.
+_FLOATS = {
+    "float32": "F32",
+    "float16": "F16",
+    "bfloat16": "BF16",
+    "float64": "F64",
+}
+
+_BLOCK = 1 << 20
+_SHARD = re.compile(r"[^/\\]+\.safetensors")
+
+
+class TensorFiles:
+    """The tensors of one or more safetensors files, read on access.
+
+    Args:
+      path: The file, or the index that `paths` is from.
+      paths: The file of each tensor, by name; None if `path` has them all.
+
+    Attributes:
+      path: As given, for messages.
+      shapes: Shapes by name.
+      metadata: The strings of the files beside the tensors, by name.
+
+    Raises:
+      InputError: If a file is missing, damaged, or lacks a tensor.
+    """
+
+    def __init__(self, path: str, paths: Mapping[str, str] | None = None):
+        self.path = path
+        self._file_of: dict[str, Any] = {}
+        self.metadata: dict[str, str] = {}
+        for file in sorted(set(paths.values())) if paths else [path]:
+            tensors = _open(file)
+            held = set(tensors.keys())
+            if paths:
+                names = {name for name, home in paths.items() if home == file}
+                for wrong, verb in ((names - held, "no"), (held - names, "a")):
+                    if wrong:
+                        raise in_file(
+                            file,
+                            f"there is {verb} tensor {min(wrong)!r}, unlike in "
+                            f"{path}. Download both again.",
+                        )
+            self._file_of |= dict.fromkeys(held, tensors)
+            self.metadata |= tensors.metadata() or {}
+        self.shapes = {
+            name: tuple(file.get_slice(name).get_shape())
+            for name, file in self._file_of.items()
+        }
+
+    def is_float(self, name: str) -> bool:
+        """Returns whether `read` returns a tensor as float32."""
+        return self.dtype(name) in _FLOATS.values()
+
+    def dtype(self, name: str) -> str:
+        """Returns the name of a tensor's dtype in the file, such as "BF16"."""
+        return self._file_of[name].get_slice(name).get_dtype()
+
+    def read(self, name: str) -> np.ndarray:
+        """Reads one tensor: floats as float32, others unchanged."""
+        if self.dtype(name) == "BF16":
+            import ml_dtypes  # noqa: F401  Adds the dtype to NumPy.
+        try:
+            value = np.asarray(self._file_of[name].get_tensor(name))
+        except (safetensors.SafetensorError, TypeError, AttributeError) as e:
+            raise in_file(
+                self.path,
+                f"NumPy has no dtype {self.dtype(name)}, which {name!r} has.",
+            ) from e
+        if self.is_float(name):
+            value = to_float32(value, name, self.path)
+        require_finite(value, name, self.path)
+        return value
+
+
+def to_float32(value: np.ndarray, name: str, path: str) -> np.ndarray:
+    """Returns the same numbers as float32, or raises InputError."""
+    with np.errstate(over="ignore"):
+        narrow = value.astype(np.float32, copy=False)
+    # Narrower types cannot change.
+    if value.dtype.itemsize > 4 and not np.array_equal(
+        narrow, value, equal_nan=True
+    ):
+        raise in_file(
+            path,
+            f"{name} has {value.dtype} numbers that float32 cannot represent. "
+            "Round it to float32 first.",
+        )
+    return narrow
+
+
+def open_tensors(file: str) -> TensorFiles:
+    """Opens a safetensors file, or the shards that an index lists.
+
+    Raises:
+      InputError: If a file cannot be used.
+    """
+    if not file.endswith(".json"):
+        return TensorFiles(file)
+    shards = settings_files.read_file(file, {}).get("weight_map")
+    if not isinstance(shards, dict) or not shards:
+        raise in_file(
+            file,
+            "the key 'weight_map' must map tensors to files; got "
+            f"{shortened(shards, 60)}.",
+        )
+    for name, shard in shards.items():
+        # With a folder in it, a name could lead anywhere on this machine.
+        if not isinstance(shard, str) or not _SHARD.fullmatch(shard):
+            raise in_file(
+                file,
+                f"the file of {name!r} must be in the same folder, such as "
+                "'model-00001-of-00002.safetensors'; got "
+                f"{shortened(shard, 60)}.",
+            )
+    folder = os.path.dirname(file)
+    return TensorFiles(
+        file, {name: os.path.join(folder, x) for name, x in shards.items()}
+    )
+
+
+def write(
+    path: str,
+    tensors: Mapping[str, np.ndarray],
+    metadata: Mapping[str, str] | None = None,
+) -> None:
+    """Writes one safetensors file atomically, one tensor after the other.
+
+    safetensors' own `save` holds the whole file in memory, twice; `save_file`
+    replaces a device or a pipe by a file.
+
+    Args:
+      path: The file.
+      tensors: Floats by name, each of which is read twice.
+      metadata: Strings to store beside the tensors. The default is what PyTorch
+        programs need.
+    """
+    kinds = {name: (x.dtype, x.shape) for name, x in tensors.items()}
+    # The largest items first, so that each tensor is aligned.
+    names = sorted(kinds, key=lambda name: (-kinds[name][0].itemsize, name))
+    header: dict[str, Any] = {"__metadata__": metadata or {"format": "pt"}}
+    end = 0
+    for name in names:
+        dtype, shape = kinds[name]
+        start, end = end, end + dtype.itemsize * math.prod(shape)
+        header[name] = {
+            "dtype": _FLOATS[dtype.name],
+            "shape": shape,
+            "data_offsets": (start, end),
+        }
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":"))
+    encoded = text.encode()
+    encoded += b" " * (-len(encoded) % 8)
+    with files.atomic_writer(path) as file:
+        file.write(len(encoded).to_bytes(8, "little") + encoded)
+        for name in names:
+            raw = np.ascontiguousarray(tensors[name]).reshape(-1).view(np.uint8)
+            # A remote file takes only bytes, which are copies.
+            for start in range(0, len(raw), _BLOCK):
+                file.write(raw[start : start + _BLOCK].tobytes())
+
+
+def _open(path: str) -> Any:
+    """Opens one file; copies a remote one first."""
+    if not files.exists(path):
+        raise in_file(
+            path, "there is no such safetensors file. Is the download complete?"
+        )
+    files.require_file(path)
+    # For an unreadable file, safetensors would say that it does not exist.
+    files.open_read(path).close()
+    try:
+        # The memory map of the file stays valid after the copy is deleted.
+        with local_file(path) as local:
+            return safetensors.safe_open(local, "numpy")
+    except (safetensors.SafetensorError, OSError) as error:
+        raise in_file(
+            path,
+            f"this is not a safetensors file, or it is damaged or truncated: "
+            f"{' '.join(str(error).split())}",
+        ) from error
+
+
+# Hugging Face's weights by this project's names, and the reverse.
+
+_LAYER = re.compile(r"(?<=^bert\.encoder\.layer\.)\d+(?=\.)")
+
+
+class HuggingFaceWeights:
+    """Weights by their TF1 names, read from safetensors on access.
+
+    Tensors that are not BERT's are included, unchanged and by their own names.
+
+    Attributes:
+      path: The file, for messages.
+      shapes: Shapes by name, kernels as [in, out].
+      parts: The parts of the model that have weights.
+      explained: The tensors in the files that `shapes` leaves out, by name,
+        each with the reason why nothing is lost.
+
+    Raises:
+      InputError: If the files do not contain the weights of such a model.
+    """
+
+    def __init__(self, tensors: TensorFiles, config: BertConfig):
+        self.path = tensors.path
+        # Also limits the size of the table below.
+        if config.num_hidden_layers > len(tensors.shapes):
+            raise in_file(
+                self.path,
+                f"there are {len(tensors.shapes)} tensors, too few for "
+                f"{config.num_hidden_layers} layers as in the config.",
+            )
+        rows = huggingface_names.rows(config)
+        sources, unknown = _match(rows, tensors)
+        for row, names in sources.items():
+            _check_sources(tensors, row, names)
+        self.parts = {row.part for row in sources} | {"encoder"}
+        missing = [
+            row.theirs
+            for row in rows
+            if row.part in self.parts and row not in sources
+        ]
+        if missing:
+            raise in_file(
+                self.path,
+                f"weights of {listed(sorted(self.parts))} are missing: "
+                f"{_names(missing)}.",
+            )
+        _check_unknown(unknown, rows, self.path)
+        self.explained = {
+            name: "a counter, which nothing reads"
+            for name in tensors.shapes
+            if huggingface_names.canonical(name) in huggingface_names.BUFFERS
+        }
+        for first, *others in sources.values():
+            self.explained |= dict.fromkeys(others, f"a copy of {first}")
+        shapes = {
+            row.ours: row.turned_shape(tensors.shapes[names[0]])
+            for row, names in sources.items()
+        }
+        self.shapes: Mapping[str, Sequence[int]] = shapes | {
+            name: tensors.shapes[name] for name in unknown
+        }
+        self._tensors = tensors
+        self._sources = {row.ours: (row, n[0]) for row, n in sources.items()}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.shapes
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name in self._sources:
+            row, source = self._sources[name]
+            return row.turned(self._tensors.read(source))
+        if name not in self.shapes:
+            raise KeyError(name)
+        return self._tensors.read(name)
+
+
+class HuggingFaceTensors(Mapping[str, np.ndarray]):
+    """The float32 tensors of Hugging Face's class for a head, read on access.
+
+    Weights that the class lacks are ignored. Access raises InputError if
+    float32 cannot represent a weight.
+    """
+
+    def __init__(self, weights: Weights, config: BertConfig, head: str):
+        self._weights = weights
+        self._rows = {
+            row.their_name(head): row
+            for row in huggingface_names.rows(config)
+            # Many encoders were trained without a pooler.
+            if row.part in HEADS[head].parts and row.ours in weights
+        }
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        row, path = self._rows[name], self._weights.path
+        value = np.asarray(self._weights[row.ours])
+        if value.dtype.name not in _FLOATS:
+            raise _not_a_float(row.ours, value.dtype.name, path)
+        return row.turned(to_float32(value, row.ours, path))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+
+def _match(
+    rows: Iterable[WeightName], tensors: TensorFiles
+) -> tuple[dict[WeightName, list[str]], list[str]]:
+    """Returns the tensors of each row, and the tensors without a row.
+
+    A row has several if it is stored more than once, as the embedding matrix
+    that masked LM shares.
+    """
+    by_name = {row.theirs: row for row in rows}
+    sources: dict[WeightName, list[str]] = {}
+    unknown = []
+    # Names as in the table come before other spellings.
+    for name in sorted(
+        tensors.shapes,
+        key=lambda name: (huggingface_names.canonical(name) != name, name),
+    ):
+        canonical = huggingface_names.canonical(name)
+        if canonical in by_name:
+            sources.setdefault(by_name[canonical], []).append(name)
+        elif canonical not in huggingface_names.BUFFERS:
+            unknown.append(name)
+    return sources, unknown
+
+
+def _check_unknown(
+    unknown: Sequence[str], rows: Iterable[WeightName], path: str
+) -> None:
+    """Logs tensors that are not BERT's.
+
+    Refuses layers that the config lacks, and this project's names.
+    """
+    ours = {row.ours for row in rows}
+    theirs = {row.theirs for row in rows}
+    refused = [
+        name
+        for name in unknown
+        if name in ours
+        or _LAYER.sub("0", huggingface_names.canonical(name)) in theirs
+    ]
+    if refused:
+        raise in_file(
+            path,
+            "these tensors do not belong to a BERT with this config: "
+            f"{_names(refused)}.",
+        )
+    if unknown:
+        logging.warning(
+            "%s: ignoring tensors that are not BERT's: %s",
+            path,
+            _names(unknown),
+        )
+
+
+def _check_sources(
+    tensors: TensorFiles, row: WeightName, names: Sequence[str]
+) -> None:
+    """Raises InputError if tensors cannot be the weight of a row, or differ."""
+    for name in names:
+        if not tensors.is_float(name):
+            raise _not_a_float(name, tensors.dtype(name), tensors.path)
+        shape = tensors.shapes[name]
+        if not row.fits(row.turned_shape(shape)):
+            expected = row.turned_shape(row.shape)
+            sizes = ", ".join(str(size or "classes") for size in expected)
+            raise in_file(
+                tensors.path,
+                f"{name} must have shape [{sizes}], as the config says; got "
+                f"{list(shape)}.",
+            )
+    first, *others = names
+    for other in others:
+        if not np.array_equal(tensors.read(first), tensors.read(other)):
+            raise in_file(
+                tensors.path,
+                f"{other} differs from {first}. Models in which these are not "
+                "tied are not supported.",
+            )
+
+
+def _not_a_float(name: str, dtype: str, path: str) -> InputError:
+    dtypes = listed(_FLOATS, last="or")
+    return in_file(path, f"{name} must be {dtypes}; got {dtype}.")
+
+
+def _names(names: Sequence[str]) -> str:
+    """Returns the first names; a file can contain any, so they are quoted."""
+    return listed([name[:80] for name in names], most=4, quote=True)

@@ -1,0 +1,342 @@
+"""Keras models from checkpoints, and `.keras` files of them.
+
+A `.keras` file contains the configuration. `vocab.txt` and `bert_tf.json` are
+beside it, see `checkpoint.py`.
+"""
+
+import contextlib
+import json
+import os
+import re
+import textwrap
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+import bert_tf
+from bert_tf.base import files
+from bert_tf.checkpoints.checkpoint import (
+    CONFIG,
+    KERAS_FILE,
+    Pretrained,
+    local_file,
+    require_sizes,
+    with_metadata,
+    write_metadata,
+)
+from bert_tf.checkpoints.huggingface_names import HEADS, rows
+from bert_tf.checkpoints.weights import (
+    NEW_HEADS,
+    Weights,
+    checksum,
+    is_adapter,
+    require_finite,
+    restore,
+    scope_of,
+)
+from bert_tf.config import BertConfig
+from bert_tf.errors import InputError, in_file
+from bert_tf.modeling.dense import adapted_layers, dense_layers
+from bert_tf.modeling.variables import checkpoint_variables, encoder_config
+
+# What Keras, zipfile, json and h5py raise for a damaged file; h5py raises
+# RuntimeError.
+_DAMAGES = (
+    *(OSError, EOFError, zipfile.BadZipFile, zlib.error),
+    *(ValueError, TypeError, LookupError, AttributeError, RuntimeError),
+)
+
+_CONFIG_FILE = "config.json"
+# The largest text in a `.keras` file. A vocabulary has a few megabytes.
+_MAX_JSON = 64 << 20
+# The largest ratio of the unpacked size to the size of the file.
+_MAX_EXPANSION = 10
+_REMEDY = "Save the model again, or use a file from another source."
+# Keras's classes whose configuration is code, a pickle or a path to a graph.
+_WITH_CODE = frozenset(
+    {
+        "FlaxLayer",
+        "JaxLayer",
+        "Lambda",
+        "TFSMLayer",
+        "TorchModuleWrapper",
+        "__lambda__",
+    }
+)
+
+
+def build_model(pretrained: Pretrained) -> keras.Model:
+    """Builds the model that a checkpoint describes, with its weights.
+
+    The model has the class of the checkpoint's head. Parts that the class has
+    and the checkpoint lacks are set to zero; see `ModelWeights`.
+
+    Raises:
+      InputError: If the configuration or the head is unknown, or weights are
+        missing or have other shapes.
+    """
+    config, head = pretrained.config, pretrained.head
+    if config is None or head is None:
+        missing = "configuration" if config is None else "head"
+        raise in_file(pretrained.path, f"the {missing} is unknown.")
+    require_sizes(config, pretrained.weights)
+    options = {}
+    if HEADS[head].has_labels:
+        shapes = pretrained.weights.shapes
+        if "output_weights" not in shapes:
+            raise in_file(
+                pretrained.path, f"the {head} model has no output_weights."
+            )
+        options["num_labels"] = shapes["output_weights"][0]
+    model_class = getattr(bert_tf, HEADS[head].model)
+    model = model_class.from_config({"config": config.to_dict(), **options})
+    model.build()
+    variables = checkpoint_variables(model)
+    report = restore(variables, pretrained.weights, NEW_HEADS)
+    for name in report.missing:
+        variables[name].assign(keras.ops.zeros_like(variables[name]))
+    return model
+
+
+def head_of_class(
+    model_class: type[keras.Model], preferred: str | None = None
+) -> str | None:
+    """Returns the head of a class of models; None for an unknown class.
+
+    Args:
+      model_class: The class.
+      preferred: The head to return if the class has several, as
+        `BertPretrainer` does.
+    """
+    head = getattr(model_class, "head_name", None)
+    if head not in HEADS:
+        return None
+    same = [h for h, x in HEADS.items() if x.model == HEADS[head].model]
+    return preferred if preferred in same else head
+
+
+def head_of_model(model: keras.Model, weights: Weights) -> str | None:
+    """Returns the head of a model's class that weights are complete for.
+
+    "encoder" if they lack the head; None for an unknown class.
+    """
+    head = head_of_class(type(model))
+    if head is None:
+        return None
+    lost = {x.part for x in rows(model.config) if x.ours not in weights}
+    same = [x for x in HEADS if HEADS[x].model == HEADS[head].model]
+    whole = [x for x in same if not lost & {*HEADS[x].parts}]
+    return [*whole, "encoder"][0]
+
+
+def random_weights(model: keras.Model) -> Sequence[str]:
+    """Returns the TF1 names of the weights that are still random.
+
+    These belong to a head or a pooler that the checkpoint lacked and that has
+    not been trained or loaded since.
+    """
+    names, before = getattr(model, "random_variables", None) or ((), None)
+    if not names or any(x.quantization_mode for _, x in dense_layers(model)):
+        return ()  # The values of a quantized model have changed.
+    variables = checkpoint_variables(model)
+    if checksum({name: variables[name] for name in names}) == before:
+        return names
+    model.random_variables = None
+    return ()
+
+
+class ModelWeights:
+    """The weights of a Keras model, LoRA adapters merged: a `Weights`.
+
+    A pooler or head that the checkpoint lacked is left out: its matrices are
+    zero, see `build_model`, or they are still random.
+    """
+
+    def __init__(self, model: keras.Model, path: str):
+        self.path = path
+        variables = checkpoint_variables(model)
+        empty = {
+            scope_of(name)
+            for name, variable in variables.items()
+            if re.match(NEW_HEADS, name)
+            and len(variable.shape) == 2
+            and not np.any(keras.ops.convert_to_numpy(variable))
+        } | {*map(scope_of, random_weights(model))}
+        self._variables = {
+            name: variable
+            for name, variable in variables.items()
+            if scope_of(name) not in empty and not is_adapter(name)
+        }
+        layers = adapted_layers(model).values()
+        self._merged_kernels = {x._kernel.path: x.merged_kernel for x in layers}
+        self.shapes = {
+            name: tuple(v.shape) for name, v in self._variables.items()
+        }
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._variables
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        variable = self._variables[name]
+        if variable.path in self._merged_kernels:
+            return self._merged_kernels[variable.path]()
+        if keras.config.backend() == "tensorflow":
+            # Shares the memory of the variable. `convert_to_numpy` copies it
+            # twice.
+            return np.asarray(keras.ops.convert_to_tensor(variable))
+        return keras.ops.convert_to_numpy(variable)
+
+
+def read(path: str) -> Pretrained:
+    """Reads a `.keras` file, or a folder that `write` wrote.
+
+    No code from the file runs: Keras builds registered classes only.
+
+    Raises:
+      InputError: If the file is missing or damaged, or is not a model of this
+        project.
+    """
+    path = _file_at(path)
+    model = load(path, compile=False)
+    config = encoder_config(model)
+    weights = ModelWeights(model, path)
+    pretrained = with_metadata(
+        Pretrained(path, weights, config, head=head_of_model(model, weights)),
+        os.path.dirname(path),
+    )
+    if config is not None and pretrained.config != config:
+        raise in_file(
+            path,
+            f"the configuration in it differs from {CONFIG} beside it. "
+            f"Correct or remove {CONFIG}.",
+        )
+    return pretrained
+
+
+def _file_at(path: str) -> str:
+    if not path.endswith(".keras") and files.is_directory(path):
+        path = os.path.join(path, KERAS_FILE)
+    if not files.exists(path):
+        raise in_file(path, "there is no such file.")
+    return path
+
+
+def load(path: str, **options: Any) -> keras.Model:
+    """Loads a `.keras` file, with `options` of Keras's function.
+
+    Raises:
+      InputError: If the file is missing or damaged, has impossible sizes, or
+        has code in it (unless `safe_mode` is False).
+    """
+    path = _file_at(path)
+    with local_file(path) as local:
+        if not zipfile.is_zipfile(local):
+            raise in_file(
+                path, "this is not a .keras file, or it is truncated."
+            )
+        with _reading(path, local), zipfile.ZipFile(local) as archive:
+            total = sum(x.file_size for x in archive.infolist())
+            config_size = archive.getinfo(_CONFIG_FILE).file_size
+        _require_sizes(path, os.path.getsize(local), total, config_size)
+        with _reading(path, local), zipfile.ZipFile(local) as archive:
+            config = json.loads(archive.read(_CONFIG_FILE))
+        _require_weights(path, config, total)
+        if options.get("safe_mode", True):
+            _require_no_code(path, config)
+        # Keras finds only classes that are imported.
+        for values in _objects(config):
+            package, _, name = str(values.get("registered_name")).partition(">")
+            if package == "bert_tf" and name in bert_tf.__all__:
+                getattr(bert_tf, name)
+        with _reading(path, local):
+            model = keras.saving.load_model(local, **options)
+    for variable in model.weights:
+        value = keras.ops.convert_to_numpy(variable)
+        require_finite(value, variable.path, path)
+    return model
+
+
+@contextlib.contextmanager
+def _reading(path: str, local: str) -> Iterator[None]:
+    """Raises InputError for what a damaged file raises in the `with` block."""
+    try:
+        yield
+    except _DAMAGES as error:
+        reason = str(error).split("\n")[0].replace(local, path)
+        reason = textwrap.shorten(reason, 200, placeholder=" ...")
+        raise InputError(
+            f"cannot read {path}: {reason}; the file is damaged or not a "
+            "model that Keras saved. Save the model again."
+        ) from error
+
+
+def _require_sizes(path: str, size: int, total: int, config_size: int) -> None:
+    """Raises InputError if `total`, the unpacked size, far exceeds `size`.
+
+    `zipfile` unpacks at most the sizes that the archive states for its files.
+    """
+    # Keras does not compress, and compression hardly makes weights smaller.
+    if total > _MAX_JSON + _MAX_EXPANSION * size:
+        raise in_file(
+            path, f"{size:,} bytes unpack to {total:,} bytes. {_REMEDY}"
+        )
+    if config_size > _MAX_JSON:
+        raise in_file(
+            path,
+            f"{_CONFIG_FILE} in it has {config_size:,} bytes, more than "
+            f"{_MAX_JSON:,}. {_REMEDY}",
+        )
+
+
+def _require_weights(path: str, config: Any, total: int) -> None:
+    """Raises InputError if `total` bytes are too few for the configuration."""
+    for values in _objects(config):
+        try:
+            expected = BertConfig.from_dict(values).num_parameters()
+        except InputError:  # Another object, or Keras reports the error.
+            continue
+        # A weight has 1 to 4 bytes, and the pooler may be missing.
+        if expected > 2 * total:
+            raise in_file(
+                path,
+                f"the configuration in it has {expected:,} weights, but the "
+                f"file has {total:,} bytes. {_REMEDY}",
+            )
+
+
+def _require_no_code(path: str, config: Any) -> None:
+    for values in _objects(config):
+        name = values.get("class_name")
+        if isinstance(name, str) and name in _WITH_CODE:
+            raise in_file(
+                path,
+                f"it contains a {name}, which runs code of the file's author. "
+                "If you trust the author, use keras.models.load_model with "
+                "safe_mode=False.",
+            )
+
+
+def _objects(config: Any) -> Iterator[dict[str, Any]]:
+    """Yields the dicts in values of a JSON file, at any depth."""
+    pending = [config]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, dict):
+            yield value
+            pending += value.values()
+        elif isinstance(value, list):
+            pending += value
+
+
+def write(folder: str, pretrained: Pretrained) -> None:
+    """Writes `model.keras` and the files beside it into an existing directory.
+
+    Raises:
+      InputError: If the weights do not make a whole model.
+    """
+    build_model(pretrained).save(os.path.join(folder, KERAS_FILE))
+    write_metadata(folder, pretrained)

@@ -1,0 +1,258 @@
+"""The files that sentence-transformers adds to a Hugging Face folder.
+
+    modules.json                        the modules: Transformer, Pooling ...
+    1_Pooling/config.json               how token vectors become an embedding
+    sentence_bert_config.json           the sequence length and the casing
+    config_sentence_transformers.json   prompts and the similarity function
+
+Versions 2 to 6 of sentence-transformers write them differently; all are read.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from absl import logging
+
+from bert_tf.base import files
+from bert_tf.checkpoints import settings_files
+from bert_tf.checkpoints.settings_files import (
+    BOOLEAN,
+    COUNT,
+    OBJECT,
+    TEXT,
+    TEXT_BY_NAME,
+    Check,
+    are_texts,
+)
+from bert_tf.errors import in_file, listed, shortened
+
+MODULES = "modules.json"
+_POOLING = "1_Pooling/config.json"
+_TRANSFORMER = "sentence_bert_config.json"
+_SETTINGS = "config_sentence_transformers.json"
+FILES = (MODULES, _POOLING, _TRANSFORMER, _SETTINGS)
+
+# The modules of models that can be read.
+_ORDERS = (
+    ["Transformer", "Pooling"],
+    ["Transformer", "Pooling", "Normalize"],
+)
+# The poolings of both projects, under the same names.
+_POOLINGS = ("cls", "max", "mean")
+# In older files each pooling is a key that is true or false.
+_LEGACY = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+_IN_POOLING = {
+    **dict.fromkeys(_LEGACY, BOOLEAN),
+    "include_prompt": BOOLEAN,
+    "pooling_mode": Check(
+        lambda value: isinstance(value, str) or (are_texts(value) and value),
+        "a name or a list of names",
+    ),
+}
+_IN_TRANSFORMER = {
+    "max_seq_length": COUNT,
+    "do_lower_case": BOOLEAN,
+    "transformer_task": TEXT,
+    "modality_config": OBJECT,
+}
+_IN_SETTINGS = {
+    "prompts": TEXT_BY_NAME,
+    "default_prompt_name": TEXT,
+    "similarity_fn_name": TEXT,
+}
+_TASK = "feature-extraction"
+_OUTPUT = "last_hidden_state"
+
+
+def read(folder: str, longest: int) -> dict[str, Any]:
+    """Reads how a folder's model computes embeddings.
+
+    Args:
+      folder: The folder of the model.
+      longest: The largest sequence length of the model.
+
+    Returns:
+      Fields of `Pretrained` by name; none if there is no modules.json.
+
+    Raises:
+      InputError: If a file is missing or invalid.
+    """
+    path = files.find_in(folder, MODULES)
+    if path is None:
+        return {}
+    modules = _modules(path)
+    transformer = settings_files.read(folder, _TRANSFORMER, _IN_TRANSFORMER)
+    settings = settings_files.read(folder, _SETTINGS, _IN_SETTINGS)
+    prompts = settings.get("prompts") or {}
+    unsupported = _unsupported_output(transformer, folder)
+    fields: dict[str, Any] = {}
+    kinds = [kind for kind, _ in modules]
+    if kinds in _ORDERS:
+        place = modules[1][1]
+        config = files.find_in(folder, f"{place}/config.json")
+        if config is None:
+            raise in_file(path, f"{shortened(place)} has no config.json.")
+        pooling = settings_files.read_file(config, _IN_POOLING)
+        fields["normalize"] = "Normalize" in kinds
+        fields["pooling"], faults = _pooling(pooling, prompts)
+        unsupported += faults
+    else:
+        unsupported.append(f"{MODULES} with {listed(kinds) or 'no modules'}")
+    similarity = settings.get("similarity_fn_name") or "cosine"
+    if similarity != "cosine":
+        logging.warning(
+            "%s compares vectors by %s; fit and evaluate compare their cosines",
+            folder,
+            shortened(similarity),
+        )
+    if unsupported:
+        logging.warning(
+            "%s: ignoring what bert_tf does not support: %s",
+            folder,
+            listed(unsupported),
+        )
+    return {
+        **fields,
+        "max_seq_length": _length(folder, transformer, longest),
+        "prompts": prompts or None,
+        "default_prompt_name": settings.get("default_prompt_name"),
+        "unsupported_modules": tuple(unsupported),
+        **_casing(transformer),
+    }
+
+
+def _modules(path: str) -> list[tuple[str, str]]:
+    """Returns the class and the folder of each module.
+
+    A Transformer outside of the root, or another module in it, has its folder
+    in its name too.
+    """
+    modules = []
+    for module in settings_files.read_json(path, list):
+        entry = module if isinstance(module, dict) else {}
+        kind, place = entry.get("type"), entry.get("path")
+        if not isinstance(kind, str) or not isinstance(place, str):
+            raise in_file(
+                path, "expected a list of modules with 'type' and 'path'."
+            )
+        kind = _in_one_line(kind.split(".")[-1])
+        is_root = os.path.normpath(place) == os.curdir
+        if is_root != (kind == "Transformer"):
+            kind += f" in {shortened(place)}"
+        modules.append((kind, place))
+    return modules
+
+
+def _unsupported_output(
+    transformer: Mapping[str, Any], folder: str
+) -> list[str]:
+    """Returns the output of a Transformer module if it is unsupported."""
+    where = os.path.join(folder, _TRANSFORMER)
+    modalities = transformer.get("modality_config") or {}
+    settings_files.check(modalities, {"text": OBJECT}, where)
+    text = modalities.get("text") or {}
+    settings_files.check(text, {"method_output_name": TEXT}, where)
+    task = transformer.get("transformer_task") or _TASK
+    output = text.get("method_output_name") or _OUTPUT
+    if (task, output) == (_TASK, _OUTPUT):
+        return []
+    return [f"Transformer with {_in_one_line(task)} and {_in_one_line(output)}"]
+
+
+def _pooling(
+    config: Mapping[str, Any], prompts: Mapping[str, str]
+) -> tuple[str | None, list[str]]:
+    """Returns the pooling and its unsupported settings."""
+    modes = config.get("pooling_mode")
+    if modes is None:
+        modes = [mode for key, mode in _LEGACY.items() if config.get(key)]
+        modes = modes or ["mean"]
+    modes = [modes] if isinstance(modes, str) else list(modes)
+    faults = []
+    if len(modes) != 1 or modes[0] not in _POOLINGS:
+        faults.append(f"Pooling with {listed(map(_in_one_line, modes))}")
+    if config.get("include_prompt") is False and any(prompts.values()):
+        faults.append("Pooling without the prompt")
+    return None if faults else modes[0], faults
+
+
+def _in_one_line(name: str) -> str:
+    """Returns any name from a file as one short line."""
+    return shortened(name).strip("'")
+
+
+def _length(folder: str, transformer: Mapping[str, Any], longest: int) -> int:
+    """Returns the sequence length, which version 6 keeps in the tokenizer."""
+    length = transformer.get("max_seq_length")
+    if length is None:
+        tokenizer = settings_files.read(
+            folder, "tokenizer_config.json", {"model_max_length": COUNT}
+        )
+        # A length such as 1e30 means no limit.
+        length = tokenizer.get("model_max_length") or longest
+    return int(min(length, longest))
+
+
+def _casing(transformer: Mapping[str, Any]) -> dict[str, bool]:
+    """Returns the casing, if texts are lower-cased before the tokenizer."""
+    if transformer.get("do_lower_case"):
+        return {"do_lower_case": True}
+    return {}
+
+
+def write(
+    folder: str,
+    *,
+    pooling: str,
+    normalize: bool,
+    max_seq_length: int,
+    prompts: Mapping[str, str] | None,
+    default_prompt_name: str | None,
+    hidden_size: int,
+) -> None:
+    """Writes the files beside a Hugging Face model.
+
+    They have the format of version 2, which later versions can read. The
+    keyword arguments, except the last, are fields of `Pretrained`.
+    """
+    kinds = ["Transformer", "Pooling", *["Normalize"] * normalize]
+    contents: dict[str, Any] = {
+        MODULES: [
+            {
+                "idx": number,
+                "name": str(number),
+                "path": f"{number}_{kind}" if number else "",
+                "type": f"sentence_transformers.models.{kind}",
+            }
+            for number, kind in enumerate(kinds)
+        ],
+        _POOLING: {
+            "word_embedding_dimension": hidden_size,
+            **{key: mode == pooling for key, mode in _LEGACY.items()},
+            "include_prompt": True,
+        },
+        _TRANSFORMER: {
+            "max_seq_length": max_seq_length,
+            "do_lower_case": False,
+        },
+        _SETTINGS: {
+            "prompts": dict(prompts or {}),
+            "default_prompt_name": default_prompt_name,
+            "similarity_fn_name": "cosine",
+        },
+    }
+    if normalize:
+        contents["2_Normalize/config.json"] = {}
+    for name, content in contents.items():
+        path = os.path.join(folder, name)
+        files.makedirs(os.path.dirname(path))
+        files.write_text(path, json.dumps(content, indent=2) + "\n")

@@ -1,1 +1,0 @@
-"""Other people's checkpoints, read and written: Google's, Hugging Face's."""

@@ -1,0 +1,1 @@
+"""A folder for each kind of task; no kind imports another."""

@@ -1,0 +1,1 @@
+"""Classes, numbers and choices for a text or a pair of texts."""

@@ -1,0 +1,319 @@
+"""Fine-tunes BERT on sentence-level tasks: the job of run_classifier.py.
+
+Its options and files are explained in options/classifier.py.
+"""
+
+import dataclasses
+import functools
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+import bert_tf.base.quiet_tensorflow  # noqa: F401
+from bert_tf.checkpoints.compatibility import require_activation
+from bert_tf.data.batching import Features
+from bert_tf.errors import InputError, wrong_value
+from bert_tf.jobs import settings
+from bert_tf.jobs.fine_tuning import Split, Steps, fine_tune
+from bert_tf.jobs.start import Start, resolve
+from bert_tf.jobs.trainings import TrainingResult
+from bert_tf.kinds.classification.graph import (
+    ServedClassifier,
+    ServedMultipleChoice,
+)
+from bert_tf.kinds.classification.options import ClassifierConfig
+from bert_tf.kinds.classification.task import (
+    ClassificationTask,
+    MultipleChoiceTask,
+    balanced_class_weights,
+)
+from bert_tf.serving.served import Served, require_lines
+from bert_tf.tasks import custom
+from bert_tf.tasks.datasets import DataSet, Source, SplitFile
+from bert_tf.tasks.distillation import IS_LABELED
+from bert_tf.tasks.encoding import Encoding
+from bert_tf.tasks.examples import Example, read_examples
+
+
+def run(config: ClassifierConfig) -> TrainingResult:
+    """Fine-tunes, evaluates, predicts and exports a sentence classifier."""
+    config.check()
+    names = settings.splits(config)
+    config, start = resolve(config, "classifier", "choice")
+    config = _with_pooling(config)
+    data_set = _data_set(config, start)
+    _check_options(config, data_set, start)
+    # All files are found before one is read.
+    parts = {name: data_set.split(name, config.data_dir) for name in names}
+    splits = [
+        Split(name, part.read(), part.files, part.suffix)
+        for name in names
+        for part in parts[name]
+    ]
+    encoding = _encoding(config, data_set, start)
+    rows_per_example = 1.0
+    if config.do_train:
+        splits[0], rows_per_example = _training_set(
+            splits[0], config, data_set, encoding
+        )
+    task = _task(config, data_set, start, encoding, splits, rows_per_example)
+    return fine_tune(
+        config,
+        start,
+        task,
+        splits,
+        name=data_set.model_of,
+        steps=_Steps(task, config, data_set, parts.get("test", [])),
+        serve=functools.partial(_served, data_set=data_set, encoding=encoding),
+        metrics=_metric_names(task, parts.get("dev", data_set.dev)),
+        # A later run with custom files fails if it leaves out --text_b_column.
+        facts={"is_pair": data_set.is_pair},
+        inputs=filter(None, [config.unlabeled_file]),
+    )
+
+
+class _Steps(Steps):
+    """Marks the training rows that have labels, and writes predictions."""
+
+    def __init__(
+        self,
+        task: ClassificationTask,
+        config: ClassifierConfig,
+        data_set: DataSet,
+        test: Sequence[SplitFile],
+    ):
+        super().__init__(task)
+        self._config = config
+        self._data_set = data_set
+        self._submissions = {part.suffix: part.submission for part in test}
+
+    def rename(self, labels: tuple[str, ...]) -> tuple[str, ...]:
+        mapping = self._config.allow_label_mapping
+        return self._data_set.with_labels(labels, allow_mapping=mapping).labels
+
+    def complete(self, split: Split) -> Split:
+        if split.name != "train" or not self._config.unlabeled_file:
+            return split
+        return dataclasses.replace(split, features=_with_is_labeled(split))
+
+    def write(
+        self, split: Split, predictions: Mapping[str, np.ndarray], folder: str
+    ) -> None:
+        if split.is_predicted:
+            path = self._submission(split.suffix)
+            self.task.write_predictions(
+                folder, split.examples, predictions, split.suffix, path
+            )
+
+    def _submission(self, suffix: str) -> str | None:
+        """Returns the path of a part's file for the GLUE leaderboard."""
+        name, config = self._submissions[suffix], self._config
+        if name is None or not config.glue_submission:
+            return None
+        folder = config.glue_submission_dir
+        folder = folder or os.path.join(config.output_dir, "glue_submission")
+        return os.path.join(folder, name)
+
+
+def _with_pooling(config: ClassifierConfig) -> ClassifierConfig:
+    """Returns the options with the default of --window_pooling."""
+    config.require_windows()
+    if config.doc_stride is None or config.window_pooling is not None:
+        return config
+    return dataclasses.replace(config, window_pooling="mean")
+
+
+def _data_set(config: ClassifierConfig, start: Start) -> DataSet:
+    """Returns the data set of --task_name, or of custom files."""
+    if config.task_name.lower() == custom.NAME:
+        data_set = _custom_data_set(config, start)
+    else:
+        data_set = config.official_data_set()
+    return data_set.with_labels(
+        start.labels or (),
+        is_trained=config.do_train,
+        allow_mapping=config.allow_label_mapping,
+    )
+
+
+def _custom_data_set(config: ClassifierConfig, start: Start) -> DataSet:
+    labels = config.labels
+    if (
+        labels is None
+        and not config.do_train
+        and config.problem != "regression"
+    ):
+        labels = start.labels
+    return custom.data_set(
+        config.data_dir or "",
+        train_file=config.train_file,
+        dev_file=config.dev_file,
+        test_file=config.test_file,
+        text_a_column=config.text_a_column,
+        text_b_column=config.text_b_column,
+        id_column=config.id_column,
+        label_column=config.label_column,
+        has_header=config.header,
+        problem=config.problem,
+        labels=labels,
+        label_separator=config.label_separator,
+        skip_malformed=config.skip_malformed_rows,
+    )
+
+
+def _training_set(
+    train: Split,
+    config: ClassifierConfig,
+    data_set: DataSet,
+    encoding: Encoding,
+) -> tuple[Split, float]:
+    """Adds the examples of --unlabeled_file, if given, to a training set.
+
+    Returns:
+      The training set, and the mean number of rows of a labeled example.
+    """
+    num_rows = encoding.count_rows(train.examples)
+    rows_per_example = num_rows / len(train.examples)
+    unlabeled: list[Example] = []
+    if config.unlabeled_file:
+        unlabeled = _read_unlabeled(config, data_set)
+        num_rows += encoding.count_rows(unlabeled)
+    examples = [*train.examples, *unlabeled]
+    train = dataclasses.replace(train, examples=examples, num_rows=num_rows)
+    return train, rows_per_example
+
+
+def _read_unlabeled(
+    config: ClassifierConfig, data_set: DataSet
+) -> list[Example]:
+    """Returns the texts of --unlabeled_file."""
+    if data_set.problem == "multiple_choice":
+        raise InputError(
+            "`unlabeled_file` is for texts and pairs, not for the choices of "
+            f"{data_set.name}. Leave it out."
+        )
+    columns: dict[str, str] = {"text_a": config.text_a_column}
+    if data_set.is_pair:
+        if config.text_b_column is None:
+            raise InputError(
+                "`unlabeled_file` needs `text_b_column`, since the examples of "
+                f"{data_set.name} are pairs."
+            )
+        columns["text_b"] = config.text_b_column
+    return read_examples(
+        config.unlabeled_file,
+        columns,
+        data_set.target,
+        has_header=config.header,
+        is_labelled=False,
+        skip_malformed=config.skip_malformed_rows,
+    )
+
+
+def _with_is_labeled(train: Split) -> Features:
+    """Returns the features of a training set, with `is_labeled`."""
+    assert train.features is not None
+    flags = np.array([e.label is not None for e in train.examples], np.int8)
+    arrays = train.features.arrays
+    if "window_numbers" in arrays:
+        flags = flags[np.cumsum(arrays["window_numbers"] == 0) - 1]
+    arrays = {**arrays, IS_LABELED: flags}
+    return dataclasses.replace(train.features, arrays=arrays)
+
+
+def _check_options(
+    config: ClassifierConfig, data_set: DataSet, start: Start
+) -> None:
+    """Compares options with the task and the checkpoint."""
+    if not config.do_train:
+        require_activation(
+            start.init_checkpoint or config.output_dir,
+            start.activation_fn,
+            data_set.problem,
+            "Remove it from config.json to use the outputs before it.",
+        )
+    if config.do_export:
+        require_lines(data_set.labels, "labels.txt")
+    config.warn_ignored()
+
+
+def _encoding(
+    config: ClassifierConfig, data_set: DataSet, start: Start
+) -> Encoding:
+    is_choice = data_set.problem == "multiple_choice"
+    return start.encoding(
+        Encoding,
+        config.max_seq_length,
+        problem=data_set.problem,
+        labels=data_set.labels,
+        num_choices=len(data_set.labels) if is_choice else 0,
+        doc_stride=config.doc_stride,
+        window_pooling=config.window_pooling or "mean",
+    )
+
+
+def _task(
+    config: ClassifierConfig,
+    data_set: DataSet,
+    start: Start,
+    encoding: Encoding,
+    splits: Sequence[Split],
+    rows_per_example: float,
+) -> ClassificationTask:
+    is_choice = data_set.problem == "multiple_choice"
+    class_weights = None
+    if config.do_train:
+        class_weights = _class_weights(config, data_set, splits[0].examples)
+    kind = MultipleChoiceTask if is_choice else ClassificationTask
+    return kind(
+        start.config,
+        encoding,
+        data_set.metrics,
+        positive_label=data_set.positive_label,
+        class_weights=class_weights,
+        label_smoothing=config.label_smoothing,
+        dropout=config.head_dropout,
+        eval_batch_size=config.eval_batch_size,
+        rows_per_example=rows_per_example,
+        is_pair=None if is_choice else data_set.is_pair,
+        **settings.model_options(config, start.config),
+    )
+
+
+def _served(model: Any, data_set: DataSet, encoding: Encoding) -> Served:
+    """Returns the model to export, which takes strings."""
+    if data_set.problem == "multiple_choice":
+        return ServedMultipleChoice(model, encoding, encoding.num_choices)
+    return ServedClassifier(
+        model, encoding, data_set.labels, data_set.problem, data_set.is_pair
+    )
+
+
+def _class_weights(
+    config: ClassifierConfig, data_set: DataSet, train: Sequence[Example]
+) -> Sequence[float] | None:
+    """Returns the numbers of --class_weights, if given."""
+    weights, labels = config.class_weights, data_set.labels
+    if weights == ("balanced",) and data_set.problem == "single_label":
+        names = [e.label for e in train if e.label is not None]
+        label_ids = [labels.index(name) for name in names]
+        return balanced_class_weights(label_ids, len(labels))
+    try:
+        return weights and [float(weight) for weight in weights]
+    except ValueError:
+        raise wrong_value(
+            "`class_weights`",
+            "a number for each label, or balanced for a single_label problem",
+            ",".join(weights),
+        ) from None
+
+
+def _metric_names(
+    task: ClassificationTask, dev: Sequence[SplitFile | Source]
+) -> list[str]:
+    """Returns the names of all metrics of an evaluation."""
+    names = [*(f"eval_{name}" for name in task.metrics), "eval_loss", "loss"]
+    suffixes = dict.fromkeys(part.suffix for part in dev)
+    return [name + suffix for suffix in suffixes or [""] for name in names]

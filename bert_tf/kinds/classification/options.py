@@ -1,0 +1,220 @@
+"""Fine-tunes BERT on sentence-level tasks: GLUE, XNLI, SWAG or a custom file.
+
+    python run_classifier.py \\
+        --task_name=mrpc --data_dir=glue_data/MRPC \\
+        --init_checkpoint=uncased_L-12_H-768_A-12/bert_model.ckpt \\
+        --output_dir=/tmp/mrpc_output \\
+        --do_train --do_eval --do_predict \\
+        --max_seq_length=128 --train_batch_size=32 \\
+        --learning_rate=2e-5 --num_train_epochs=3
+
+The configuration, vocabulary and casing are read from the checkpoint; use
+--bert_config_file, --vocab_file and --do_lower_case if it does not contain
+them. For a custom TSV, CSV or JSON Lines file:
+
+    python run_classifier.py --task_name=custom --data_dir=my_data \\
+        --text_a_column=review --label_column=stars ...
+
+The job writes to --output_dir:
+
+- `eval_results.txt` and `.json`, with --do_eval.
+- `test_results.tsv` with probabilities, as in the original, and
+  `predictions.tsv` with texts and labels, with --do_predict.
+- `release/`, the fine-tuned model with its vocabulary and labels. Pass this
+  folder as --init_checkpoint to use the model.
+- `export/`, with --do_export: a SavedModel for TensorFlow Serving.
+
+Rerun the command to resume. Source: `run_classifier.py` of
+google-research/bert; sections 4.1, 4.4 and appendix A.3 of the paper.
+"""
+
+import dataclasses
+
+from bert_tf.base.options import option
+from bert_tf.errors import InputError
+from bert_tf.jobs import settings
+from bert_tf.jobs.options import checks
+from bert_tf.jobs.settings import DataOptions, DistillationOptions
+from bert_tf.tasks import custom, datasets
+from bert_tf.tasks.datasets import DataSet
+from bert_tf.tasks.windows import WINDOW_POOLINGS
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClassifierConfig(DataOptions, DistillationOptions):
+    """Options of `run_classifier.py`."""
+
+    task_name: str = option(
+        f"One of {', '.join((*datasets.NAMES, custom.NAME))}."
+    )
+    doc_stride: int | None = option(
+        "Splits longer texts into windows of --max_seq_length tokens that "
+        "start this many tokens apart. Of a pair, the longer text is split. "
+        "Default: texts are truncated.",
+        default=None,
+        at_least=1,
+        at_most=settings.MOST_TOKENS,
+        recorded=True,
+        decides="model",
+    )
+    window_pooling: str | None = option(
+        "How the logits of the windows of a text become one answer. Default, "
+        "with --doc_stride: mean.",
+        default=None,
+        choices=WINDOW_POOLINGS,
+        recorded=True,
+        decides="score",
+    )
+    xnli_language: str = option(
+        "XNLI: language of the development and test sets.", default="zh"
+    )
+    xnli_train_language: str | None = option(
+        "XNLI: language of the training set. Default: --xnli_language.",
+        default=None,
+    )
+    text_a_column: str = option(
+        "custom: column of the text, by name or by number from 0.",
+        default="text",
+        needs="task_name=custom or unlabeled_file",
+    )
+    text_b_column: str | None = option(
+        "custom: column of the second text of a pair.",
+        default=None,
+        needs="task_name=custom or unlabeled_file",
+    )
+    label_column: str = option(
+        "custom: column of the label. For multi_label problems, several "
+        "columns of 0 and 1, separated by commas.",
+        default="label",
+        needs="task_name=custom",
+    )
+    id_column: str | None = option(
+        "custom: column that identifies the rows in predictions.",
+        default=None,
+        needs="task_name=custom",
+    )
+    header: bool = option(
+        "custom: whether the first line names the columns.",
+        default=True,
+        needs="task_name=custom or unlabeled_file",
+    )
+    labels: tuple[str, ...] | None = option(
+        "custom: the labels. Default: the labels of the training file.",
+        default=None,
+        needs="task_name=custom",
+    )
+    label_separator: str = option(
+        "custom: separator between several labels.",
+        default=",",
+        needs="task_name=custom",
+    )
+    problem: str = option(
+        "custom: what the labels are. single_label: one of several; "
+        "multi_label: any number of them; regression: a number.",
+        default="single_label",
+        choices=custom.PROBLEMS,
+        needs="task_name=custom",
+    )
+    skip_malformed_rows: bool = option(
+        "Whether to skip, and count, rows with a wrong number of columns and "
+        "JSON lines that lack a key.",
+        default=False,
+    )
+    allow_label_mapping: bool = option(
+        "Whether to use a model whose label names differ from the task's; "
+        "labels are then matched by position.",
+        default=False,
+    )
+    unlabeled_file: str | None = option(
+        "TSV, CSV or JSON Lines file with more texts, trained on the "
+        "--teacher's outputs only. Its columns are --text_a_column and, for "
+        "pairs, --text_b_column; see --header.",
+        default=None,
+        per_worker=True,
+        needs="teacher",
+    )
+    class_weights: tuple[str, ...] | None = option(
+        "Weight of each class in training: 'balanced', or one number per "
+        "label, in their order.",
+        default=None,
+        decides="model",
+    )
+    label_smoothing: float = option(
+        "Fraction of an example's weight that training spreads over all "
+        "labels.",
+        default=0.0,
+        decides="model",
+    )
+    head_dropout: float = option(
+        "Dropout rate before the head in training. Default: the checkpoint's "
+        "classifier_dropout.",
+        fallback=0.1,
+        at_least=0.0,
+        below=1.0,
+        decides="model",
+    )
+    glue_submission: bool = option(
+        "Whether to write predictions in the format of the GLUE leaderboard.",
+        default=False,
+    )
+    glue_submission_dir: str | None = option(
+        "Folder for --glue_submission; tasks may share it. Default: "
+        "glue_submission in --output_dir.",
+        default=None,
+        per_worker=True,
+    )
+    num_workers: int | None = option(
+        "Number of processes that tokenize. Default: one per CPU.",
+        default=None,
+        at_least=1,
+        at_most=1024,
+        per_worker=True,
+    )
+
+    def check(self) -> None:
+        checks.require_data_dir(self)
+        if self.do_train:
+            self.require_windows()
+        checks.require_teacher(self)
+        find = self._custom_files
+        if self.task_name.lower() != custom.NAME:
+            find = self.official_data_set
+            find()  # Raises InputError for an unknown name.
+        if self.glue_submission:
+            self._require_submission(find())
+        checks.require_fine_tuning(self)
+        checks.require_splits(self, find)
+        checks.require_files(self.unlabeled_file)
+
+    def require_windows(self) -> None:
+        """Raises InputError for --window_pooling without --doc_stride."""
+        if self.doc_stride is None and self.window_pooling is not None:
+            raise InputError("`window_pooling` needs `doc_stride`.")
+
+    def official_data_set(self) -> DataSet:
+        """Returns the data set of a --task_name other than "custom"."""
+        return datasets.find(
+            self.task_name,
+            language=self.xnli_language,
+            train_language=self.xnli_train_language,
+            skip_malformed=self.skip_malformed_rows,
+        )
+
+    def _custom_files(self) -> DataSet:
+        """Returns the files of custom data, for checks that need no labels."""
+        return custom.data_set(
+            self.data_dir or "",
+            train_file=self.train_file,
+            dev_file=self.dev_file,
+            test_file=self.test_file,
+            problem="regression",
+        )
+
+    def _require_submission(self, data_set: DataSet) -> None:
+        if not any(source.submission for source in data_set.test):
+            raise InputError(
+                "`glue_submission` needs a task of GLUE; got "
+                f"`task_name={data_set.name}`."
+            )
+        if not self.do_predict:
+            raise InputError("`glue_submission` needs `do_predict`.")

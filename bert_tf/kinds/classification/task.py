@@ -1,0 +1,542 @@
+"""Classification and regression of texts, pairs and choices."""
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+from absl import logging
+from keras import ops
+
+from bert_tf.base import files
+from bert_tf.config import BertConfig
+from bert_tf.errors import InputError, listed, wrong_value
+from bert_tf.modeling.heads import BertClassifier, BertMultipleChoice
+from bert_tf.tasks import metrics as scores
+from bert_tf.tasks.encoding import Encoding
+from bert_tf.tasks.examples import Example
+from bert_tf.tasks.task import (
+    FineTuningTask,
+    divergence,
+    most_probable,
+    weights_of,
+)
+
+# Multi-label problems predict all labels with a probability above this.
+THRESHOLD = 0.5
+
+# The range that the GLUE leaderboard accepts for the numbers of STS-B.
+SCORE_RANGE = (0.0, 5.0)
+
+# The tab, and all line ends of str.splitlines.
+_BREAK = re.compile("\r\n|[\t\n\x0b\x0c\r\x1c-\x1e\x85\u2028\u2029]")
+# Half of a surrogate pair, which JSON can contain but UTF-8 cannot encode.
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def decode(problem: str, logits: Any) -> dict[str, Any]:
+    """Returns the answers, from the logits of texts, float32 [n, C].
+
+    Args:
+      problem: One of `examples.PROBLEMS`.
+      logits: An array or a tensor.
+
+    Returns:
+      For regression the predicted `score`, float32 [n]. Otherwise the
+      `probabilities` of all labels, float32 [n, C]; for multi-label problems
+      with `is_present`, bools [n, C], else with the `predicted_id` of the most
+      probable one, int32 [n], and its `probability`, float32 [n].
+    """
+    values = _values(problem, logits)
+    if problem == "regression":
+        return {"score": values}
+    if problem == "multi_label":
+        return {"probabilities": values, "is_present": values > THRESHOLD}
+    predicted_id, probability = most_probable(values)
+    return {
+        "predicted_id": predicted_id,
+        "probability": probability,
+        "probabilities": values,
+    }
+
+
+def _values(problem: str, logits: Any) -> Any:
+    """Returns `decode`'s probabilities, [n, C], or scores, [n]."""
+    if problem == "regression":
+        return logits[:, 0]
+    return (ops.sigmoid if problem == "multi_label" else ops.softmax)(logits)
+
+
+def probabilities(problem: str, logits: np.ndarray) -> np.ndarray:
+    """Returns `decode`'s probabilities, [n, C], or scores, [n], float32."""
+    values = _values(problem, np.asarray(logits, np.float32))
+    return ops.convert_to_numpy(values)
+
+
+def decide(problem: str, values: np.ndarray) -> np.ndarray:
+    """Returns the predictions for given `probabilities`.
+
+    They are the id of the class, int64 [n]; for multi-label problems 1 for each
+    predicted label, int64 [n, C]; for regression `values`.
+    """
+    if problem == "regression":
+        return values
+    if problem == "multi_label":
+        return (values > THRESHOLD).astype(np.int64)
+    return values.argmax(axis=-1)
+
+
+def answers(
+    problem: str, labels: Sequence[str], values: np.ndarray
+) -> list[str] | list[float] | list[tuple[str, ...]]:
+    """Returns the predictions as `Example.label` spells them."""
+    decided = decide(problem, values)
+    if problem == "regression":
+        return decided.tolist()
+    if problem == "multi_label":
+        return [
+            tuple(
+                name for name, chosen in zip(labels, row, strict=True) if chosen
+            )
+            for row in decided
+        ]
+    return [labels[number] for number in decided]
+
+
+def write_test_results(path: str, values: np.ndarray) -> None:
+    """Writes `test_results.tsv` like the original.
+
+    Each line has the `probabilities` of an example, without header and id.
+    """
+    _write(path, (map(str, row) for row in _as_table(values)))
+
+
+def write_predictions(
+    path: str,
+    examples: Sequence[Example],
+    problem: str,
+    labels: Sequence[str],
+    values: np.ndarray,
+) -> None:
+    """Writes `predictions.tsv` with texts and labels.
+
+    The columns are `id`; `text`, or `text_a` and `text_b`, or `context` and
+    the chosen `choice`; `prediction`; `label`, if the examples have labels;
+    and `probability_` of each label, except for regression. Several labels of
+    one example are joined by commas. `values` are the `probabilities`.
+    """
+    answered = answers(problem, labels, values)
+    columns = {
+        "id": [example.id for example in examples],
+        **_texts(examples, values),
+        "prediction": [_cell(answer) for answer in answered],
+    }
+    if any(example.label is not None for example in examples):
+        columns["label"] = [_cell(example.label) for example in examples]
+    if problem != "regression":
+        for name, column in zip(labels, _as_table(values).T, strict=True):
+            columns[f"probability_{name}"] = map(str, column)
+    _write(path, [columns, *zip(*columns.values(), strict=True)])
+
+
+def _texts(
+    examples: Sequence[Example], values: np.ndarray
+) -> dict[str, list[str]]:
+    first = [example.text_a for example in examples]
+    if any(example.choices for example in examples):
+        best = decide("multiple_choice", values)
+        chosen = [e.choices[n] for e, n in zip(examples, best, strict=True)]
+        return {"context": first, "choice": chosen}
+    if any(example.text_b is not None for example in examples):
+        second = [example.text_b or "" for example in examples]
+        return {"text_a": first, "text_b": second}
+    return {"text": first}
+
+
+def _cell(label: str | float | tuple[str, ...] | None) -> str:
+    """Returns a label as text; a number with the digits of a float32."""
+    if label is None:
+        return ""
+    if isinstance(label, tuple):
+        return ",".join(label)
+    return label if isinstance(label, str) else str(np.float32(label))
+
+
+def write_submission(
+    path: str,
+    ids: Sequence[str],
+    predictions: Sequence[str] | Sequence[float],
+) -> None:
+    """Writes one file of a submission to the GLUE leaderboard."""
+    low, high = SCORE_RANGE
+    cells = (
+        x if isinstance(x, str) else f"{min(max(low, x), high):.3f}"
+        for x in predictions
+    )
+    rows = zip(ids, cells, strict=True)
+    files.makedirs(os.path.dirname(path) or ".")
+    _write(path, [("index", "prediction"), *rows])
+    logging.info("Wrote %s: %d predictions", path, len(ids))
+
+
+def _as_table(values: np.ndarray) -> np.ndarray:
+    """Returns values [n, C] or [n] as float32 [n, C] or [n, 1]."""
+    return np.asarray(values, np.float32).reshape(len(values), -1)
+
+
+def _write(path: str, rows: Iterable[Iterable[str]]) -> None:
+    with files.atomic_writer(path) as file:
+        for row in rows:
+            cells = (_SURROGATE.sub("\ufffd", _BREAK.sub(" ", x)) for x in row)
+            file.write(("\t".join(cells) + "\n").encode())
+
+
+# Losses and scores.
+
+
+class Objective(NamedTuple):
+    """The loss and the metrics of one kind of problem.
+
+    Attributes:
+      loss: A function from label_ids, logits [B, C] and label smoothing to the
+        loss of each example, float32 [B].
+      metrics: The metrics that are always computed.
+    """
+
+    loss: Callable
+    metrics: tuple[str, ...]
+
+
+def _softmax_loss(label_ids, logits, label_smoothing: float):
+    """Returns -sum_c t_c log softmax(logits)_c for the targets t.
+
+    With smoothing e, t_c is 1 - e + e/C for the label and e/C for the others.
+    `label_ids` are integers [B], or probabilities of the labels [B, C].
+    """
+    has_shares = len(label_ids.shape) == 2
+    if not label_smoothing and not has_shares:
+        return keras.losses.sparse_categorical_crossentropy(
+            label_ids, logits, from_logits=True
+        )
+    return keras.losses.categorical_crossentropy(
+        label_ids if has_shares else ops.one_hot(label_ids, logits.shape[-1]),
+        logits,
+        from_logits=True,
+        label_smoothing=label_smoothing,
+    )
+
+
+def _sigmoid_loss(label_ids, logits, label_smoothing: float):
+    """Returns the mean binary cross-entropy of the labels.
+
+    With smoothing, the target is 1 - e/2 for a label and e/2 for the others.
+    """
+    return keras.losses.binary_crossentropy(
+        ops.cast(label_ids, "float32"),
+        logits,
+        from_logits=True,
+        label_smoothing=label_smoothing,
+    )
+
+
+def _squared_error(label_ids, logits, label_smoothing: float):
+    del label_smoothing  # 0: the constructor rejects it for regression.
+    return ops.square(logits[:, 0] - ops.cast(label_ids, "float32"))
+
+
+_ONE_OF_SEVERAL = Objective(_softmax_loss, ("accuracy",))
+OBJECTIVES = {
+    "single_label": _ONE_OF_SEVERAL,
+    "multiple_choice": _ONE_OF_SEVERAL,
+    "multi_label": Objective(
+        _sigmoid_loss, ("exact_match", "micro_f1", "macro_f1")
+    ),
+    "regression": Objective(_squared_error, ("pearson", "spearman")),
+}
+
+
+# The names of the problems in checkpoints.
+PROBLEM_TYPES = {
+    "single_label": "single_label_classification",
+    "multi_label": "multi_label_classification",
+    "regression": "regression",
+}
+
+
+# What cross-encoders of sentence-transformers apply to logits.
+IDENTITY = "torch.nn.modules.linear.Identity"
+SIGMOID = "torch.nn.modules.activation.Sigmoid"
+
+
+class ClassificationTask(FineTuningTask):
+    """Classification and regression of texts and pairs.
+
+    Section 4.1 of the paper.
+
+    Args:
+      config: The configuration of the model.
+      encoding: How examples become features; its problem is one of
+        `OBJECTIVES`.
+      metrics: Metrics to compute in addition to `Objective.metrics`.
+      positive_label: The class that the metric `f1` is computed for; default:
+        the last one.
+      class_weights: The weight of each class in training, floats [C]; only for
+        problems with a single label.
+      label_smoothing: The fraction e of an example's weight that training
+        spreads evenly over all labels.
+      eval_batch_size: The batch size for the original's `loss`, see `score`.
+      rows_per_example: The mean number of windows of a labeled example. The
+        loss of a row is multiplied by this and divided by the number of windows
+        of its example, so that each example has the same weight in an epoch.
+      is_pair: Whether examples are pairs of texts, for checkpoints.
+      options: Options of `FineTuningTask`.
+
+    Raises:
+      InputError: The class weights or the label smoothing are not valid for the
+        problem.
+    """
+
+    kind = head = "classifier"
+    loss_names = ("label_loss",)
+
+    def __init__(
+        self,
+        config: BertConfig,
+        encoding: Encoding,
+        metrics: Sequence[str] = (),
+        *,
+        positive_label: str | None = None,
+        class_weights: Sequence[float] | None = None,
+        label_smoothing: float = 0.0,
+        eval_batch_size: int = 8,
+        rows_per_example: float = 1.0,
+        is_pair: bool | None = None,
+        **options: Any,
+    ):
+        super().__init__(config, encoding, **options)
+        self._rows_per_example = rows_per_example
+        self._is_pair = is_pair
+        self.problem = problem = encoding.problem
+        self.problem_type = PROBLEM_TYPES.get(problem)
+        self._eval_batch_size = eval_batch_size
+        self._objective = OBJECTIVES[problem]
+        self._positive_class = len(self.labels) - 1
+        if positive_label is not None:
+            self._positive_class = self.labels.index(positive_label)
+        if not 0 <= label_smoothing <= 1:
+            raise wrong_value(
+                "`label_smoothing`", "from 0 to 1", label_smoothing
+            )
+        if label_smoothing and problem == "regression":
+            raise wrong_value(
+                "`label_smoothing`",
+                "0 for regression, which has no classes",
+                label_smoothing,
+            )
+        self._label_smoothing = label_smoothing
+        self.class_weights = self._checked_weights(class_weights)
+        names = [*metrics, *self._objective.metrics]
+        self.metrics = tuple(dict.fromkeys(names))
+
+    def _checked_weights(
+        self, class_weights: Sequence[float] | None
+    ) -> np.ndarray | None:
+        if class_weights is None:
+            return None
+        if self.problem != "single_label":
+            raise InputError(
+                "`class_weights` needs a single_label problem; got "
+                f"{len(class_weights)} weights for {self.problem}."
+            )
+        weights = np.asarray(class_weights, np.float32)
+        is_complete = weights.shape == (len(self.labels),)
+        if not is_complete or not are_class_weights(weights):
+            raise wrong_value(
+                "`class_weights`",
+                f"{len(self.labels)} numbers, one for each of "
+                f"{listed(self.labels, most=20)}, not negative and not all 0",
+                list(class_weights),
+            )
+        return weights
+
+    def facts(self) -> dict[str, Any]:
+        return {**super().facts(), "is_pair": self._is_pair}
+
+    def make_model(self, **options: Any) -> keras.Model:
+        return BertClassifier(self.config, self.num_outputs, **options)
+
+    def element_weights(self, features: Mapping) -> Any:
+        """Returns the weights of classes and windows, float32 [B].
+
+        In an epoch, texts have equal weights, not windows.
+        """
+        weights = self.is_element(features)
+        if self.class_weights is not None:
+            weights *= weights_of(features["label_ids"], self.class_weights)
+        if "num_windows" in features:
+            num_windows = ops.cast(features["num_windows"], "float32")
+            weights *= self._rows_per_example / num_windows
+        return weights
+
+    def element_losses(self, features: Mapping, outputs: Mapping) -> Any:
+        """Returns the losses; source: `create_model` of `run_classifier.py`."""
+        return self._objective.loss(
+            features["label_ids"], outputs["logits"], self._label_smoothing
+        )
+
+    def soft_losses(
+        self, features: Mapping, outputs: Mapping, temperature: float
+    ) -> Any:
+        """See `FineTuningTask`; regression ignores the temperature."""
+        theirs, ours = features["teacher_logits"], outputs["logits"]
+        if self.problem == "regression":
+            return ops.square(ours[:, 0] - theirs[:, 0])
+        if self.problem == "multi_label":
+            theirs, ours = map(_yes_or_no, (theirs, ours))
+            return ops.mean(divergence(theirs, ours, temperature), axis=-1)
+        return divergence(theirs, ours, temperature)
+
+    def decode(self, outputs: Mapping) -> dict:
+        """See the function `decode`."""
+        return decode(self.problem, outputs["logits"])
+
+    def unweighted_losses(self, features: Mapping, outputs: Mapping) -> Any:
+        """Returns the losses without label smoothing, float32 [B]."""
+        return self._objective.loss(
+            features["label_ids"], outputs["logits"], 0.0
+        )
+
+    def score(
+        self,
+        predictions: Mapping[str, np.ndarray],
+        examples: Sequence[Any] = (),
+    ) -> dict[str, float]:
+        """Returns metrics and losses with the keys of the original.
+
+        Source: `metric_fn` of `run_classifier.py`. `eval_loss` is the mean
+        over the examples. `loss` is what TensorFlow 1's Estimator reports: the
+        mean over batches of their means, in which a short last batch counts
+        as much as any other. The batches are `eval_batch_size` examples in the
+        order of the file, however they were batched for the computation.
+        """
+        label_ids = predictions["label_ids"]
+        values = probabilities(self.problem, predictions["logits"])
+        decided = decide(self.problem, values)
+        if self._objective is _ONE_OF_SEVERAL:
+            self._warn_of_one_class(label_ids, decided)
+        if self.problem == "regression":
+            self._explain_nan(label_ids, decided)
+        measured = scores.compute(
+            self.metrics, label_ids, decided, self._positive_class
+        )
+        loss = np.asarray(predictions["loss"], np.float64)
+        return {
+            **{f"eval_{name}": value for name, value in measured.items()},
+            "eval_loss": float(loss.mean()),
+            "loss": mean_of_batch_means(loss, self._eval_batch_size),
+        }
+
+    def write_predictions(
+        self,
+        folder: str,
+        examples: Sequence[Example],
+        predictions: Mapping[str, np.ndarray],
+        suffix: str = "",
+        submission: str | None = None,
+    ) -> None:
+        """Writes `test_results.tsv`, `predictions.tsv` and the file for GLUE.
+
+        The first two are in the folder, with the suffix before `.tsv`; the
+        third has the path `submission`. The predictions are in the order of the
+        examples.
+        """
+        values = probabilities(self.problem, predictions["logits"])
+        results = os.path.join(folder, f"test_results{suffix}.tsv")
+        write_test_results(results, values)
+        table = os.path.join(folder, f"predictions{suffix}.tsv")
+        write_predictions(table, examples, self.problem, self.labels, values)
+        if submission:
+            write_submission(
+                submission,
+                [example.id for example in examples],
+                answers(self.problem, self.labels, values),
+            )
+
+    def _explain_nan(self, label_ids: np.ndarray, decided: np.ndarray) -> None:
+        for what, values in (("labels", label_ids), ("predictions", decided)):
+            if len(np.unique(values)) == 1:
+                logging.warning(
+                    "%s are NaN: all %d %s are %g, and a correlation with a "
+                    "constant is undefined",
+                    listed(self.metrics),
+                    len(values),
+                    what,
+                    values[0],
+                )
+                return
+
+    def _warn_of_one_class(
+        self, label_ids: np.ndarray, decided: np.ndarray
+    ) -> None:
+        num_classes = len(np.unique(label_ids))
+        if num_classes > 1 and len(np.unique(decided)) == 1:
+            logging.warning(
+                "All %d examples are predicted to be %r, although they have "
+                "labels of %d classes. Try a lower `learning_rate`, more "
+                "epochs, or another seed",
+                len(decided),
+                self.labels[decided[0]],
+                num_classes,
+            )
+
+
+def _yes_or_no(logits: Any) -> Any:
+    """Maps logits of a sigmoid, [B, C], to logits of a softmax, [B, C, 2]."""
+    return ops.stack([logits, ops.zeros_like(logits)], axis=-1)
+
+
+def are_class_weights(weights: np.ndarray) -> bool:
+    """Returns whether floats are finite, not negative and not all 0."""
+    return bool(
+        np.isfinite(weights).all() and (weights >= 0).all() and weights.any()
+    )
+
+
+def mean_of_batch_means(values: np.ndarray, batch_size: int) -> float:
+    """Returns the mean of the means of batches of values [n].
+
+    mean_of_batch_means([1, 3, 8], 2) is (2 + 8) / 2.
+    """
+    starts = np.arange(0, len(values), batch_size)
+    counts = np.diff([*starts, len(values)])
+    return float(np.mean(np.add.reduceat(values, starts) / counts))
+
+
+def balanced_class_weights(
+    label_ids: np.ndarray, num_labels: int
+) -> np.ndarray:
+    """Returns weights with which every class counts equally.
+
+    Source: "balanced" of scikit-learn, n / (C * count). A class without
+    examples is not counted in C, and its weight is 0. The mean of the weights,
+    float64 [num_labels], over the examples, integers [n], is 1.
+    """
+    counts = np.bincount(label_ids, minlength=num_labels)
+    total = len(label_ids) / max(1, np.count_nonzero(counts))
+    return np.where(counts > 0, total / np.maximum(counts, 1), 0.0)
+
+
+class MultipleChoiceTask(ClassificationTask):
+    """Multiple choice: a softmax over the scores of the choices.
+
+    Section 4.4 of the paper. `labels` are the names of the choices, "0" to "3"
+    for SWAG. Features have one more axis, [B, C, S].
+    """
+
+    kind = head = "choice"
+    num_outputs = 1
+
+    def make_model(self, **options: Any) -> keras.Model:
+        return BertMultipleChoice(self.config, **options)

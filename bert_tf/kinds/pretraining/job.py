@@ -1,0 +1,462 @@
+"""Pre-trains BERT: the job of run_pretraining.py.
+
+Its options and files are explained in options/pretraining.py.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from absl import logging
+
+import bert_tf.base.quiet_tensorflow  # noqa: F401
+from bert_tf.base import files
+from bert_tf.checkpoints.checkpoint import (
+    Pretrained,
+    read_metadata,
+    require_sizes,
+    with_metadata,
+    write_metadata,
+)
+from bert_tf.checkpoints.pretrained import open_pretrained, open_weights
+from bert_tf.checkpoints.tf1 import CheckpointManager
+from bert_tf.config import BertConfig
+from bert_tf.corpus import creation
+from bert_tf.data import pipeline
+from bert_tf.data.records import suggest_skip_corrupt
+from bert_tf.errors import InputError
+from bert_tf.jobs import output_folder, settings
+from bert_tf.jobs.exporting import export_kept
+from bert_tf.jobs.output_folder import RELEASE, WEIGHTS
+from bert_tf.jobs.start import (
+    find_config,
+    require_length,
+    trained_with,
+    vocabulary_checksum,
+    with_recorded,
+)
+from bert_tf.jobs.trainings import TrainingResult, log_hooks
+from bert_tf.kinds.pretraining.data import PretrainingData, inspect_files
+from bert_tf.kinds.pretraining.options import PretrainingConfig
+from bert_tf.kinds.pretraining.task import PretrainingTask
+from bert_tf.serving.export import require_export_dir
+from bert_tf.serving.masked_words import ServedMaskedLM
+from bert_tf.tasks.encoding import TextEncoding
+from bert_tf.tokenization.vocabulary_file import load_vocab, require_fit
+from bert_tf.training.distribution import is_chief
+from bert_tf.training.estimator import Estimator
+from bert_tf.training.hooks import Evaluation, Hook
+from bert_tf.training.results import write_results
+from bert_tf.training.workers import by_chief, require_same_settings
+
+# In --output_dir: the kind of model that is trained there.
+_RECORD = "pretraining.json"
+
+
+@settings.precision_restored()
+@suggest_skip_corrupt()
+def run(config: PretrainingConfig) -> TrainingResult:
+    """Pre-trains, evaluates, releases and exports a model."""
+    config.check()
+    bert_config = _read_config(config)
+    if config.do_export and not config.do_train:
+        config = _with_recorded(config)
+    config = config.with_fallbacks()
+    _check_options(config, bert_config)
+    train_files, eval_files = _record_files(config)
+    output_folder.require_writable(config.output_dir)
+    encoding = _encoding(config, train_files) if config.do_export else None
+    with _connected(config, bert_config, train_files, eval_files) as strategy:
+        task = PretrainingTask(
+            bert_config,
+            config.max_seq_length,
+            config.max_predictions_per_seq,
+            config.next_sentence,
+            config.objective,
+        )
+        data = _data(config, task, train_files, eval_files)
+        with pipeline.input_errors([*train_files, *eval_files]):
+            estimator, metrics = _train_and_evaluate(
+                config, task, strategy, data, encoding
+            )
+        return _finish(config, estimator, train_files, metrics, data, encoding)
+
+
+def _train_and_evaluate(
+    config: PretrainingConfig,
+    task: PretrainingTask,
+    strategy: Any,
+    data: PretrainingData,
+    encoding: TextEncoding | None,
+) -> tuple[Estimator, dict[str, float] | None]:
+    """Returns the trained model, and its metrics with --do_eval."""
+    training = config.training()
+    if config.do_eval or config.eval_steps > 0:
+        # Counts the evaluation records, so that a truncated file fails before
+        # training.
+        data.evaluation(batch_size=config.eval_batch_size)
+    estimator = Estimator(
+        task,
+        strategy,
+        training,
+        config.output_dir,
+        config.init_checkpoint,
+        functools.partial(open_weights, config=task.config),
+    )
+    _require_weights(config, estimator)
+    files.makedirs(config.output_dir)
+    if encoding is not None:
+        require_export_dir(settings.export_dir(config))
+    if config.do_train:
+        hooks = _hooks(
+            config,
+            _kind(config, task.config),
+            functools.partial(estimator.evaluate, data.evaluation),
+            training.last_step,
+            data.examples_per_row(config.train_batch_size),
+            writes=is_chief(strategy),
+        )
+        estimator.train(data.training, hooks)
+    if not config.do_eval:
+        return estimator, None
+    return estimator, estimator.evaluate(data.evaluation)
+
+
+def _finish(
+    config: PretrainingConfig,
+    estimator: Estimator,
+    train_files: list[str],
+    metrics: dict[str, float] | None,
+    data: PretrainingData,
+    encoding: TextEncoding | None,
+) -> TrainingResult:
+    """Writes the release, the metrics and the export; returns the result."""
+    is_writer = is_chief(estimator.strategy)
+    if config.do_train and is_writer:
+        _release(config, estimator, train_files)
+    if metrics is not None and is_writer:
+        path = os.path.join(config.output_dir, "eval_results.txt")
+        write_results(path, {**metrics, **data.readable.results})
+    export = None
+    if encoding is not None:
+        export = export_kept(
+            estimator,
+            functools.partial(ServedMaskedLM, encoding=encoding),
+            config,
+            name="bert",
+            metrics=metrics,
+            source=config.init_checkpoint,
+        )
+    return TrainingResult(
+        metrics or {},
+        release=os.path.join(config.output_dir, RELEASE)
+        if config.do_train
+        else None,
+        export=export,
+    )
+
+
+@contextlib.contextmanager
+def _connected(
+    config: PretrainingConfig,
+    bert_config: BertConfig,
+    train_files: list[str],
+    eval_files: list[str],
+) -> Iterator[Any]:
+    """Connects to the devices and, to train, locks --output_dir."""
+    strategy = settings.connect(config)
+    facts = {"config": bert_config.to_dict()}
+    if config.vocab_file:
+        facts["vocabulary"] = vocabulary_checksum(load_vocab(config.vocab_file))
+    require_same_settings(
+        strategy,
+        facts,
+        {
+            "`input_file`": train_files,
+            "`eval_input_file`": eval_files if config.eval_input_file else [],
+        },
+    )
+    with contextlib.ExitStack() as stack:
+        if config.do_train:
+            lock = output_folder.locked(config.output_dir)
+            by_chief(
+                strategy,
+                lambda: stack.enter_context(lock),
+                "lock `output_dir`",
+            )
+        yield strategy
+
+
+def _record_files(config: PretrainingConfig) -> tuple[list[str], list[str]]:
+    """Returns the files to train on, and the files to evaluate on."""
+    train_files = files.expand(config.input_file, "input_file")
+    if not config.eval_input_file:
+        return train_files, train_files
+    return train_files, files.expand(config.eval_input_file, "eval_input_file")
+
+
+def _data(
+    config: PretrainingConfig,
+    task: PretrainingTask,
+    train_files: list[str],
+    eval_files: list[str],
+) -> PretrainingData:
+    """Returns the records, which are searched for damage if requested."""
+    if task.next_sentence:
+        creation.require_next_sentence({*train_files, *eval_files})
+    return PretrainingData(
+        train_files,
+        eval_files,
+        task.schema,
+        task.config.vocab_size,
+        config.random_seed,
+        config.max_eval_steps * config.eval_batch_size or None,
+        is_packed=config.pack_sequences,
+        is_causal=task.objective == "causal_lm",
+        readable=inspect_files(
+            train_files, eval_files, config.skip_corrupt_records
+        ),
+    )
+
+
+def _read_config(config: PretrainingConfig) -> BertConfig:
+    """Returns the configuration of the options, or of the checkpoint."""
+    pretrained = None
+    if config.init_checkpoint and not config.bert_config_file:
+        pretrained = open_pretrained(config.init_checkpoint)
+    values = {
+        "attention_direction": config.attention_direction,
+        "initializer_range": config.initializer_range,
+        "hidden_dropout_prob": config.dropout_rate,
+        "attention_probs_dropout_prob": config.dropout_rate,
+    }
+    return dataclasses.replace(
+        find_config(config, pretrained),
+        **{name: v for name, v in values.items() if v is not None},
+    )
+
+
+def _with_recorded(config: PretrainingConfig) -> PretrainingConfig:
+    """Restores the sequence length that the model was trained with."""
+    path, recorded = config.init_checkpoint, {}
+    if CheckpointManager(config.output_dir).steps():
+        # The trained model takes precedence over the initial one.
+        path = os.path.join(config.output_dir, RELEASE)
+        recorded = with_metadata(Pretrained(path, {}), path).trained_with
+    elif path:
+        recorded = open_pretrained(path).trained_with
+    return with_recorded(config, (path, recorded))
+
+
+def _check_options(config: PretrainingConfig, bert_config: BertConfig) -> None:
+    """Compares options with the files they name."""
+    require_length(config.max_seq_length, bert_config)
+    is_new = not CheckpointManager(config.output_dir).steps()
+    if config.init_checkpoint and is_new:
+        initial = open_pretrained(config.init_checkpoint)
+        require_sizes(bert_config, initial.weights)
+    verify_kind(
+        config.output_dir,
+        _kind(config, bert_config),
+        config.random_seed if config.do_train else None,
+    )
+    if config.vocab_file:
+        vocab = load_vocab(config.vocab_file)
+        require_fit(vocab, bert_config.vocab_size, config.vocab_file)
+
+
+def _require_weights(config: PretrainingConfig, estimator: Estimator) -> None:
+    """Raises InputError if random weights would be evaluated or exported."""
+    if config.do_train:
+        return
+    wish = {"evaluate": config.do_eval, "export": config.do_export}
+    purpose = "to " + " and ".join(name for name in wish if wish[name])
+    if estimator.weights_from is None:
+        raise InputError(
+            f"There is no checkpoint in `output_dir={config.output_dir}` "
+            f"{purpose}. Pass one as `init_checkpoint`, or pass `do_train`."
+        )
+    unused = estimator.task.unused_variables
+    lacking = [n for n in estimator.random_variables if not re.match(unused, n)]
+    if lacking:
+        heads = "both pre-training heads"
+        if not config.next_sentence:
+            heads = "the masked-LM head"
+        raise InputError(
+            f"{estimator.weights_from} lacks {lacking[0]}, and a checkpoint "
+            f"with {heads} is needed {purpose}."
+        )
+
+
+def _hooks(
+    config: PretrainingConfig,
+    kind: Mapping[str, Any],
+    evaluate: Callable[[], dict],
+    last_step: int,
+    examples_per_row: float,
+    writes: bool,
+) -> list[Hook]:
+    """Returns the hooks of the training."""
+    hooks: list[Hook] = []
+    if writes:
+        hooks = [
+            _RecordKind(config, kind),
+            *log_hooks(
+                config.output_dir,
+                config.log_steps,
+                last_step,
+                examples_per_step=config.train_batch_size * examples_per_row,
+                tokens_per_example=config.max_seq_length / examples_per_row,
+            ),
+        ]
+    if config.eval_steps > 0:
+        hooks.append(
+            Evaluation(
+                evaluate,
+                config.output_dir,
+                every=config.eval_steps,
+                last_step=last_step,
+                writes=writes,
+            )
+        )
+    return hooks
+
+
+def _release(
+    config: PretrainingConfig, estimator: Estimator, train_files: list[str]
+) -> None:
+    """Writes a folder to fine-tune from, in the layout of Google's releases."""
+    folder = os.path.join(config.output_dir, RELEASE)
+    files.makedirs(folder)
+    prefix = os.path.join(folder, WEIGHTS)
+    estimator.export_weights(prefix)
+    vocab = None
+    if config.vocab_file:
+        vocab = tuple(load_vocab(config.vocab_file))
+    else:
+        logging.warning(
+            "%s has no vocab.txt: pass `vocab_file`, or copy it there", folder
+        )
+    casing = creation.casing_of(train_files)
+    bert_config = estimator.task.config
+    kind = released_kind(_kind(config, bert_config))
+    facts = {**casing, **trained_with(config), **kind}
+    write_metadata(folder, Pretrained(prefix, {}, bert_config, vocab, **facts))
+
+
+def _encoding(
+    config: PretrainingConfig, train_files: list[str]
+) -> TextEncoding:
+    """Returns the tokenization that the records were created with."""
+    casing = creation.casing_of(train_files)
+    if not config.vocab_file or not casing:
+        missing = "casing" if config.vocab_file else "vocabulary"
+        raise InputError(
+            f"`do_export` needs the {missing}: pass `vocab_file`, and records "
+            "with the manifest that create_pretraining_data.py writes; or "
+            "export the release by fill_mask.py --do_export."
+        )
+    return TextEncoding(
+        tuple(load_vocab(config.vocab_file)),
+        max_seq_length=config.max_seq_length,
+        **casing,
+    )
+
+
+# The kind of a model: properties that the shapes of weights do not show.
+
+
+def _kind(config: PretrainingConfig, bert_config: BertConfig) -> dict[str, Any]:
+    """Returns the kind of model, without properties that the run ignores."""
+    kind = {**_kind_of_config(bert_config), "objective": config.objective}
+    if config.do_train or (config.do_eval and config.next_sentence):
+        # A model with a next-sentence head can be evaluated without it.
+        kind["next_sentence"] = config.next_sentence
+    return kind
+
+
+def _kind_of_config(config: BertConfig) -> dict[str, Any]:
+    names = ("attention_direction", "num_attention_heads", "hidden_act")
+    return {name: getattr(config, name) for name in names}
+
+
+def verify_kind(
+    folder: str, kind: Mapping[str, Any], random_seed: int | None = None
+) -> None:
+    """Compares a model with the one that was trained in a folder, if any.
+
+    A different seed is only logged, since it can help if training diverged.
+
+    Args:
+      folder: The output folder. Earlier versions recorded the kind in its
+        release only.
+      kind: The properties to compare.
+      random_seed: The seed of the training; None without training.
+
+    Raises:
+      InputError: A property differs.
+    """
+    before = output_folder.recorded_facts(folder, _RECORD)
+    if not before:
+        metadata = read_metadata(os.path.join(folder, RELEASE))
+        if "config" in metadata:
+            before = {
+                **_kind_of_config(metadata["config"]),
+                "objective": metadata.get("objective", "masked_lm"),
+                "next_sentence": metadata.get("head") != "masked_lm",
+            }
+    for name, value in kind.items():
+        trained = before.get(name, value)
+        if trained != value:
+            raise InputError(
+                f"The model in {folder} was trained with "
+                f"{name}={_word(trained)}, and this run has "
+                f"{name}={_word(value)}. Choose another `output_dir`."
+            )
+    seed = before.get("random_seed", random_seed)
+    if random_seed not in (None, seed):
+        logging.warning(
+            "%s was trained with `random_seed=%d`, not %d: its finished steps "
+            "stay as they are, and the order of the examples changes",
+            folder,
+            seed,
+            random_seed,
+        )
+
+
+def _word(value: Any) -> str:
+    """Returns a value as it is written on a command line."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def record_kind(folder: str, kind: Mapping[str, Any], random_seed: int) -> None:
+    """Records the kind and seed of a training, unless it resumes."""
+    if not output_folder.recorded_facts(folder, _RECORD):
+        record = {"facts": {**kind}, "settings": {"random_seed": random_seed}}
+        output_folder.write_record(folder, record, _RECORD)
+
+
+class _RecordKind(Hook):
+    """Records the kind of model before the first step."""
+
+    def __init__(self, config: PretrainingConfig, kind: Mapping[str, Any]):
+        self._arguments = config.output_dir, kind, config.random_seed
+
+    def begin(self, step: int) -> None:
+        record_kind(*self._arguments)
+
+
+def released_kind(kind: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the kind as arguments of `Pretrained`, for a release."""
+    facts: dict[str, Any] = {}
+    if not kind["next_sentence"]:
+        # The next-sentence head exists but has random weights.
+        facts["head"] = "masked_lm"
+    if kind["objective"] != "masked_lm":
+        facts["objective"] = kind["objective"]
+    return facts

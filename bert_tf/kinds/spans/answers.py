@@ -1,0 +1,446 @@
+"""Answers to questions: chosen from the model's logits, written and scored."""
+
+import contextlib
+import dataclasses
+import itertools
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bert_tf.base import files, processes
+from bert_tf.base.processes import Faults
+from bert_tf.data.batching import Features, in_memory
+from bert_tf.errors import InputError
+from bert_tf.kinds.spans.squad_files import (
+    ODDS_WITHOUT_SPAN,
+    Question,
+    SpanEncoding,
+    Window,
+    make_windows,
+)
+from bert_tf.tasks import metrics
+
+# Enough windows for batches of equal length, few enough to show progress.
+_WINDOWS_AT_A_TIME = 512
+
+# Maps windows to the outputs of `SpanTask.predictions`, in the same order.
+Predict = Callable[[Features], Mapping[str, np.ndarray]]
+
+
+@dataclasses.dataclass(frozen=True)
+class AnswerRules:
+    """How answers are chosen.
+
+    Attributes:
+      n_best_size: Number of starts and ends considered in each window, and of
+        answers listed. If these make no span, all starts and ends are used.
+      max_answer_length: Largest number of tokens of an answer.
+      with_negative: Whether a question may have no answer (SQuAD 2.0).
+      null_score_diff_threshold: There is no answer if the null odds are
+        greater than this.
+    """
+
+    n_best_size: int = 20
+    max_answer_length: int = 30
+    with_negative: bool = False
+    null_score_diff_threshold: float = 0.0
+
+
+class Scores(NamedTuple):
+    """The logits of a window.
+
+    Attributes:
+      starts: The positions in descending order of their start logits, int [k];
+        equal ones in order of position. If the window has fewer than k tokens,
+        the rest is -1.
+      start_logits: Their logits, [k]; -inf for missing ones.
+      ends: The same for the last token of an answer.
+      end_logits: Their logits, [k].
+      null_start_logit: The logit of a start at [CLS], which means that the
+        window has no answer.
+      null_end_logit: The logit of an end at [CLS].
+    """
+
+    starts: np.ndarray
+    start_logits: np.ndarray
+    ends: np.ndarray
+    end_logits: np.ndarray
+    null_start_logit: float
+    null_end_logit: float
+
+    @property
+    def null_score(self) -> float:
+        """The score of no answer."""
+        return float(self.null_start_logit) + float(self.null_end_logit)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Prediction:
+    """The predicted answer to a question.
+
+    Attributes:
+      text: A slice of the context, or "" for no answer; for
+        `predictions.json`.
+      nbest: The best answers with `text`, `probability` (the sum is 1; 0 if
+        there is no span but must be an answer), `start_logit` and `end_logit`;
+        for `nbest_predictions.json`.
+      null_odds: The null score minus the score of the best span, for
+        `null_odds.json`; None unless questions may have no answer.
+      best_span: The text of the best span, even if "no answer" is more likely;
+        "" if there is no span.
+      start: Where `text` begins in the context; -1 for no answer.
+    """
+
+    text: str
+    nbest: list[dict[str, str | float]]
+    null_odds: float | None
+    best_span: str
+    start: int = dataclasses.field(default=-1, compare=False)
+
+
+class Answered(NamedTuple):
+    question: Question
+    prediction: Prediction
+
+
+class _Candidate(NamedTuple):
+    text: str
+    start_logit: float
+    end_logit: float
+    start: int = -1
+
+    @property
+    def score(self) -> float:
+        return self.start_logit + self.end_logit
+
+
+_NO_ANSWER = _Candidate("", 0.0, 0.0)
+
+
+# ---------------------------------------------------------- choosing an answer
+
+
+def find_answer(
+    question: Question,
+    windows: Sequence[Window],
+    scores: Sequence[Scores],
+    rules: AnswerRules,
+) -> Prediction:
+    """Chooses the answer among the spans of all windows of a question.
+
+    A candidate is a span of the context in one window. It starts at one of the
+    window's best starts and ends at one of its best ends, has 1 to
+    `max_answer_length` tokens, and its first token has its maximum context in
+    this window. Candidates are ordered by the sum of their logits. Among equal
+    sums the earlier window comes first, then the start with the higher logit,
+    then the end with the higher logit. Of equal texts the first is kept.
+
+    Without any candidate, as when the best starts are all in a long question,
+    all starts and ends are considered. The original answers "empty" (SQuAD
+    1.1) or crashes (2.0) there. A context without tokens has the answer "" with
+    the probability 0; if questions may have no answer, with the probability 1
+    and the null odds `ODDS_WITHOUT_SPAN`.
+
+    Raises:
+      InputError: If a logit is NaN or infinite.
+    """
+    _require_finite(question, scores)
+    distinct = _distinct_candidates(question.context, windows, scores, rules)
+    spans = list(itertools.islice(distinct, rules.n_best_size))
+    if not rules.with_negative:
+        listed = _with_probabilities(spans or [_NO_ANSWER])
+        if not spans:
+            listed[0]["probability"] = 0.0
+            return Prediction("", listed, None, "")
+        best = spans[0]
+        return Prediction(best.text, listed, None, best.text, best.start)
+    null = _NO_ANSWER
+    if scores:
+        least = min(scores, key=lambda score: score.null_score)
+        null = _Candidate(
+            "", float(least.null_start_logit), float(least.null_end_logit)
+        )
+    # "No answer" comes after equal scores, and is always listed.
+    rank = sum(span.score >= null.score for span in spans)
+    nbest = _with_probabilities(
+        [*spans[:rank], null, *spans[rank : rules.n_best_size - 1]]
+    )
+    if not spans:
+        return Prediction("", nbest, ODDS_WITHOUT_SPAN, "")
+    best = spans[0]
+    odds = null.score - best.score
+    is_null = odds > rules.null_score_diff_threshold
+    text, start = ("", -1) if is_null else (best.text, best.start)
+    return Prediction(text, nbest, odds, best.text, start)
+
+
+def _require_finite(question: Question, scores: Sequence[Scores]) -> None:
+    for score in scores:
+        logits = np.concatenate([score.start_logits, score.end_logits])
+        is_missing = np.concatenate([score.starts, score.ends]) < 0
+        logits = logits[~(is_missing & np.isneginf(logits))]
+        if not np.isfinite(np.append(logits, score.null_score)).all():
+            raise InputError(
+                f"The model's logits for question {question.id!r} are not "
+                "finite. Its weights are unusable; check whether its training "
+                "diverged."
+            )
+
+
+def _distinct_candidates(
+    context: str,
+    windows: Sequence[Window],
+    scores: Sequence[Scores],
+    rules: AnswerRules,
+) -> Iterator[_Candidate]:
+    """Yields the candidates of all windows, the best first, each text once."""
+    if not windows:
+        return
+    columns = _all_spans(windows, scores, rules)
+    if not len(columns[0]):
+        most = max(len(score.starts) for score in scores)
+        rules = dataclasses.replace(rules, n_best_size=most)
+        columns = _all_spans(windows, scores, rules)
+    order = np.argsort(-(columns[2] + columns[3]), kind="stable")
+    texts = set()
+    for begin, end, start_logit, end_logit in zip(
+        *(column[order].tolist() for column in columns), strict=True
+    ):
+        text = context[begin:end]
+        if text not in texts:
+            texts.add(text)
+            yield _Candidate(text, start_logit, end_logit, begin)
+
+
+def _all_spans(
+    windows: Sequence[Window], scores: Sequence[Scores], rules: AnswerRules
+) -> list[np.ndarray]:
+    """Returns `_allowed_spans` of all windows, [c]."""
+    spans = [
+        _allowed_spans(window, score, rules)
+        for window, score in zip(windows, scores, strict=True)
+    ]
+    return [np.concatenate(column) for column in zip(*spans, strict=True)]
+
+
+def _allowed_spans(
+    window: Window, scores: Scores, rules: AnswerRules
+) -> tuple[np.ndarray, ...]:
+    """Returns the characters [begin, end) and the logits of each span, [c].
+
+    Spans are in the order of the rank of the start, then of the end.
+    """
+    firsts, start_logits = _context_tokens(
+        window, scores.starts, scores.start_logits, rules
+    )
+    lasts, end_logits = _context_tokens(
+        window, scores.ends, scores.end_logits, rules
+    )
+    begins, ends = window.starts[firsts][:, None], window.ends[lasts]
+    lengths = lasts - firsts[:, None] + 1  # [starts, ends]
+    is_allowed = (lengths >= 1) & (lengths <= rules.max_answer_length)
+    is_allowed &= window.is_max_context[firsts][:, None]
+    # Normalization sorts combining marks, which can then precede characters
+    # of earlier tokens.
+    is_allowed &= begins < ends
+    start, end = np.nonzero(is_allowed)
+    return begins[start, 0], ends[end], start_logits[start], end_logits[end]
+
+
+def _context_tokens(
+    window: Window,
+    positions: np.ndarray,
+    logits: np.ndarray,
+    rules: AnswerRules,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the best context tokens, by index in the context, and logits."""
+    tokens = np.asarray(positions[: rules.n_best_size]) - window.first
+    is_context = (tokens >= 0) & (tokens < len(window.starts))
+    logits = np.asarray(logits[: rules.n_best_size], np.float64)
+    return tokens[is_context], logits[is_context]
+
+
+def _with_probabilities(
+    candidates: Sequence[_Candidate],
+) -> list[dict[str, str | float]]:
+    """Returns the n-best list; the softmax is over this list only."""
+    scores = np.array([candidate.score for candidate in candidates])
+    weights = np.exp(scores - scores.max())
+    return [
+        {
+            "text": candidate.text,
+            "probability": probability,
+            "start_logit": candidate.start_logit,
+            "end_logit": candidate.end_logit,
+        }
+        for candidate, probability in zip(
+            candidates, (weights / weights.sum()).tolist(), strict=True
+        )
+    ]
+
+
+# ---------------------------------------------------------- answering questions
+
+
+def answer_questions(
+    questions: Sequence[Question],
+    encoding: SpanEncoding,
+    predict: Predict,
+    rules: AnswerRules,
+    is_quiet: bool = False,
+) -> Iterator[Answered]:
+    """Yields the answers to all questions, in order, while predicting.
+
+    Shows the progress unless `is_quiet`. A context without tokens has no
+    window; its question is answered too. Raises InputError if the model's
+    logits are not finite.
+    """
+    faults = Faults()
+    parts: Iterator[list[Answered]] = (
+        _answer_part(part, encoding, predict, rules, faults)
+        for part in encoding.split(questions, _WINDOWS_AT_A_TIME)
+    )
+    if not is_quiet:
+        parts = processes.track(
+            parts, len, "Answering", "questions", len(questions)
+        )
+    for answered in parts:
+        yield from answered
+    faults.log()
+
+
+def _answer_part(
+    questions: Sequence[Question],
+    encoding: SpanEncoding,
+    predict: Predict,
+    rules: AnswerRules,
+    faults: Faults,
+) -> list[Answered]:
+    encoded = make_windows(questions, encoding, with_positions=False)
+    faults.update(encoded.faults)
+    scores: list[Scores] = []
+    if encoded.windows:
+        schema = tuple(f for f in encoding.schema if f.name in encoded.batch)
+        outputs = predict(in_memory([encoded.batch], schema))
+        names = (
+            *("start_indexes", "start_logits", "end_indexes", "end_logits"),
+            *("null_start_logits", "null_end_logits"),
+        )
+        rows = zip(*(outputs[name] for name in names), strict=True)
+        scores = [Scores(*row) for row in rows]
+    owners = np.array([window.question for window in encoded.windows], int)
+    answers = []
+    for number, question in enumerate(questions):
+        own = slice(*np.searchsorted(owners, [number, number + 1]))
+        prediction = find_answer(
+            question, encoded.windows[own], scores[own], rules
+        )
+        answers.append(Answered(question, prediction))
+    return answers
+
+
+# --------------------------------------------------------------- output, scores
+
+
+def write_answers(
+    answers: Iterable[Answered], folder: str, with_negative: bool
+) -> Iterator[Answered]:
+    """Yields the answers while writing them to the original's output files.
+
+    The files are `predictions.json`, `nbest_predictions.json` and, if
+    questions may have no answer, `null_odds.json`. They appear after the last
+    answer.
+    """
+    with contextlib.ExitStack() as stack:
+
+        def open_file(name: str) -> Callable[[str, Any], None]:
+            path = os.path.join(folder, name)
+            return stack.enter_context(json_object_writer(path))
+
+        add_text = open_file("predictions.json")
+        add_nbest = open_file("nbest_predictions.json")
+        add_odds = open_file("null_odds.json") if with_negative else None
+        for answered in answers:
+            question, prediction = answered
+            add_text(question.id, prediction.text)
+            add_nbest(question.id, prediction.nbest)
+            if add_odds:
+                add_odds(question.id, prediction.null_odds)
+            yield answered
+    stale = os.path.join(folder, "null_odds.json")
+    if not with_negative and files.exists(stale):
+        files.remove(stale)  # From an earlier run.
+
+
+@contextlib.contextmanager
+def json_object_writer(path: str) -> Iterator[Callable[[str, Any], None]]:
+    """Opens a file to write `json.dumps(members, indent=4) + "\\n"` in pieces.
+
+    Yields a function that appends a member, a new key and its value. The file
+    appears when it is complete; see `files.atomic_writer`. The function raises
+    ValueError for NaN and infinity, which JSON does not have.
+    """
+    with files.atomic_writer(path) as file:
+        separator = b"{"
+
+        def add(key: str, value: Any) -> None:
+            nonlocal separator
+            lines = json.dumps({key: value}, indent=4, allow_nan=False)
+            member = lines.removeprefix("{").removesuffix("\n}")
+            file.write(separator + member.encode())
+            separator = b","
+
+        yield add
+        file.write(b"{}\n" if separator == b"{" else b"\n}\n")
+
+
+def official_scores(
+    answers: Iterable[Answered], with_negative: bool, is_korquad: bool = False
+) -> dict[str, float]:
+    """Returns the official scores by name, with "eval_"; see `metrics`.
+
+    The best thresholds of SQuAD 2.0 are computed from the best spans. (The
+    official script receives "" where the odds exceed the threshold of the run,
+    and so can only find lower thresholds.) KorQuAD is scored by characters.
+    """
+    gold, texts, spans, odds = {}, {}, {}, {}
+    for question, prediction in answers:
+        key = question.id
+        is_impossible = with_negative and question.is_impossible
+        gold_answers = () if is_impossible else question.answers
+        gold[key] = [answer.text for answer in gold_answers]
+        texts[key] = prediction.text
+        if with_negative:
+            spans[key] = prediction.best_span
+            assert prediction.null_odds is not None
+            odds[key] = prediction.null_odds
+    if with_negative:
+        best = metrics.squad_v2(gold, spans, odds)
+        scores = metrics.squad_v2(gold, texts)
+        scores |= {k: v for k, v in best.items() if k.startswith("best_")}
+    elif is_korquad:
+        scores = metrics.korquad_v1(gold, texts)
+    else:
+        scores = metrics.squad_v1(gold, texts)
+    return {f"eval_{name}": value for name, value in scores.items()}
+
+
+def metric_names(with_negative: bool) -> list[str]:
+    """Returns the names of the scores that can select the best model."""
+    exact = "exact" if with_negative else "exact_match"
+    return ["eval_f1", f"eval_{exact}"]
+
+
+def require_answers(questions: Iterable[Question], with_negative: bool) -> None:
+    """Raises InputError if a question lacks an answer to compare with."""
+    for question in questions:
+        if question.answers or (with_negative and question.is_impossible):
+            continue
+        way = "" if with_negative else " and pass `version_2_with_negative`"
+        raise InputError(
+            f"The question {question.name} has no answer, so it cannot be "
+            f'scored. Add one, or mark it "is_impossible": true{way}.'
+        )

@@ -1,0 +1,531 @@
+"""Question answering in a graph: windows, answers and the exported model.
+
+The graph gives the same windows and answers as `tasks.questions.make_windows`
+and `tasks.answers.find_answer` do in NumPy.
+"""
+
+from typing import NamedTuple
+
+import keras
+import tensorflow as tf
+
+from bert_tf.errors import wrong_value
+from bert_tf.kinds.spans.answers import AnswerRules
+from bert_tf.kinds.spans.squad_files import (
+    NUM_SPECIAL_TOKENS,
+    ODDS_WITHOUT_SPAN,
+    SpanEncoding,
+)
+from bert_tf.kinds.spans.task import masked
+from bert_tf.serving.served import ServedRows
+from bert_tf.serving.windows import (
+    Tensors,
+    in_batches,
+    max_context,
+    window_ranges,
+)
+
+# The number of spans, for each of the n best answers, whose texts are compared.
+_SPANS_PER_ANSWER = 16
+
+_NEVER = -float("inf")
+
+
+# --------------------------------------------------------------------- windows
+
+
+class WindowTensors(NamedTuple):
+    """The windows of some questions; windows of one question are adjacent.
+
+    Attributes:
+      question: Index of the question of each window, int64 [W].
+      first: Position of the first context token, int64 [W].
+      tokens: The context tokens, as indexes into the tokens of all contexts;
+        int64, ragged [W, (L)].
+      is_max_context: Whether this is the window with the most context around
+        the token; the first one on ties. Bool, ragged [W, (L)].
+    """
+
+    question: tf.Tensor
+    first: tf.Tensor
+    tokens: tf.RaggedTensor
+    is_max_context: tf.RaggedTensor
+
+
+def make_windows(
+    num_tokens: tf.Tensor,
+    query_lengths: tf.Tensor,
+    max_seq_length: int,
+    doc_stride: int,
+) -> WindowTensors:
+    """Splits contexts into windows; a context without tokens has none.
+
+    Args:
+      num_tokens: Number of tokens of each context, int64 [B].
+      query_lengths: Number of tokens of each truncated question, int64 [B].
+      max_seq_length: Length of a sequence.
+      doc_stride: Tokens from the start of a window to the start of the next.
+    """
+    room = max_seq_length - NUM_SPECIAL_TOKENS - query_lengths  # [B]
+    question, start, length = window_ranges(num_tokens, room, doc_stride)
+    has_tokens = length > 0
+    question, start, length = (
+        tf.boolean_mask(column, has_tokens)
+        for column in (question, start, length)
+    )
+    begin = tf.gather(tf.cumsum(num_tokens, exclusive=True), question) + start
+    tokens = tf.ragged.range(begin, begin + length)
+    return WindowTensors(
+        question,
+        tf.gather(query_lengths, question) + 2,
+        tokens,
+        max_context(tokens, tf.reduce_sum(num_tokens)),
+    )
+
+
+# ------------------------------------------------------------------ candidates
+
+
+class Contexts(NamedTuple):
+    """The characters and tokens of texts.
+
+    Attributes:
+      characters: Code points, int32, ragged [B, (N)].
+      starts: Index of the first character of each token, int32, ragged
+        [B, (T)].
+      ends: Index after the last character of each token, int32, ragged
+        [B, (T)].
+    """
+
+    characters: tf.RaggedTensor
+    starts: tf.RaggedTensor
+    ends: tf.RaggedTensor
+
+    def slices(
+        self, context: tf.Tensor, begins: tf.Tensor, ends: tf.Tensor
+    ) -> tf.Tensor:
+        """Returns the strings of characters [begin, end) of contexts.
+
+        Args:
+          context: Index of the context of each slice, int64, which can be
+            broadcast to the shape of `begins`.
+          begins: int32, of any shape.
+          ends: int32, of the same shape.
+        """
+        origin = tf.gather(self.characters.row_starts(), context)
+        first, last = (
+            tf.reshape(origin + tf.cast(index, tf.int64), [-1])
+            for index in (begins, ends)
+        )
+        texts = tf.strings.unicode_encode(
+            tf.gather(self.characters.values, tf.ragged.range(first, last)),
+            "UTF-8",
+        )
+        return tf.reshape(texts, tf.shape(begins))
+
+
+class Spans(NamedTuple):
+    """Candidate answers; candidates for one question are adjacent.
+
+    Attributes:
+      question: Index of the question of each span, int64 [C].
+      begins: Index of the first character in the context, int32 [C].
+      ends: Index after the last character, int32 [C].
+      scores: Sum of the logits of start and end, float64 [C].
+    """
+
+    question: tf.Tensor
+    begins: tf.Tensor
+    ends: tf.Tensor
+    scores: tf.Tensor
+
+    def take(self, indexes: tf.Tensor) -> "Spans":
+        return Spans(*(tf.gather(column, indexes) for column in self))
+
+
+def allowed_spans(
+    contexts: Contexts,
+    windows: WindowTensors,
+    start_logits: tf.Tensor,
+    end_logits: tf.Tensor,
+    rules: AnswerRules,
+) -> Spans:
+    """Returns the spans of each window, by rank of the start, then of the end.
+
+    For questions without spans among the best starts and ends, all starts and
+    ends are considered. The logits are float32 [W, S], -inf for padding.
+    """
+    columns = windows, start_logits, end_logits
+    spans = _spans_of_best(contexts, *columns, rules, rules.n_best_size)
+    length = tf.shape(start_logits)[1]
+
+    def all_spans(rows):
+        some = tf.nest.map_structure(
+            lambda column: tf.gather(column, rows["window"]), columns
+        )
+        return _spans_of_best(contexts, *some, rules, length)._asdict()
+
+    counts = _counts(spans.question, contexts.characters.nrows())
+    others = tf.where(tf.gather(counts, windows.question) == 0)[:, 0]
+    return Spans(**in_batches(all_spans, {"window": others}, spans._asdict()))
+
+
+def _spans_of_best(
+    contexts: Contexts,
+    windows: WindowTensors,
+    start_logits: tf.Tensor,
+    end_logits: tf.Tensor,
+    rules: AnswerRules,
+    count: int | tf.Tensor,
+) -> Spans:
+    """Returns the spans of the `count` best starts and ends of each window."""
+    firsts, start_logits = _best_tokens(windows, start_logits, count)
+    lasts, end_logits = _best_tokens(windows, end_logits, count)
+
+    def of_tokens(values: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
+        # The values at -1 are not used.
+        return tf.gather(values, tf.maximum(index, 0))
+
+    tokens = windows.tokens.values
+    begins = of_tokens(contexts.starts.values, of_tokens(tokens, firsts))
+    ends = of_tokens(contexts.ends.values, of_tokens(tokens, lasts))  # [W, n]
+    is_start = of_tokens(windows.is_max_context.values, firsts) & (firsts >= 0)
+    firsts, lasts = firsts[:, :, tf.newaxis], lasts[:, tf.newaxis]
+    lengths = lasts - firsts + 1  # [W, n, n]
+    is_allowed = is_start[:, :, tf.newaxis] & (lasts >= 0)
+    is_allowed &= (lengths >= 1) & (lengths <= rules.max_answer_length)
+    # Normalization sorts combining marks, which can then precede characters
+    # of earlier tokens.
+    is_allowed &= begins[:, :, tf.newaxis] < ends[:, tf.newaxis]
+    where = tf.where(is_allowed)  # [C, 3]
+    start, end = where[:, :2], tf.gather(where, [0, 2], axis=1)
+    return Spans(
+        tf.gather(windows.question, where[:, 0]),
+        tf.gather_nd(begins, start),
+        tf.gather_nd(ends, end),
+        tf.cast(tf.gather_nd(start_logits, start), tf.float64)
+        + tf.cast(tf.gather_nd(end_logits, end), tf.float64),
+    )
+
+
+def _best_tokens(
+    windows: WindowTensors, logits: tf.Tensor, count: int
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns the tokens with the highest logits, and these logits, [W, n].
+
+    A token is an index into `windows.tokens.values`. Positions outside the
+    context are -1; as in the original, they count among the best.
+    """
+    count = tf.minimum(count, tf.shape(logits)[1])
+    best, positions = tf.math.top_k(logits, count)
+    number = tf.cast(positions, tf.int64) - windows.first[:, tf.newaxis]
+    length = windows.tokens.row_lengths()[:, tf.newaxis]
+    start = windows.tokens.row_starts()[:, tf.newaxis]
+    is_context = (number >= 0) & (number < length)
+    return tf.where(is_context, start + number, -1), best
+
+
+def _counts(question: tf.Tensor, num_questions: tf.Tensor) -> tf.Tensor:
+    """Returns how often each question occurs, int64 [B]."""
+    return tf.math.unsorted_segment_sum(
+        tf.ones_like(question), question, num_questions
+    )
+
+
+def _is_first_text(question: tf.Tensor, texts: tf.Tensor) -> tf.Tensor:
+    """Returns False for repeated texts of a question, else True, bool [n]."""
+    _, text = tf.unique(texts, tf.int64)
+    size = tf.size(text, tf.int64)
+    _, both = tf.unique(question * size + text, tf.int64)
+    index = tf.range(size)
+    first = tf.math.unsorted_segment_min(index, both, size)
+    return tf.gather(first, both) == index
+
+
+# ------------------------------------------------------------------- the answer
+
+
+class NBest(NamedTuple):
+    """The answers to each question, [B, n], the best first.
+
+    Attributes:
+      scores: float64; -inf after the last answer.
+      begins: int32; -1 after the last, and for no answer.
+      ends: int32; -1 after the last, and for no answer.
+    """
+
+    scores: tf.Tensor
+    begins: tf.Tensor
+    ends: tf.Tensor
+
+
+def null_scores(
+    windows: WindowTensors,
+    start_logits: tf.Tensor,
+    end_logits: tf.Tensor,
+    num_questions: tf.Tensor,
+) -> tf.Tensor:
+    """Returns the scores of no answer, float64 [B]; 0 without windows.
+
+    A score is the smallest sum of the two logits at [CLS] among the windows of
+    a question. The logits are [W, S].
+    """
+    # Sums also work without windows, where S is 0.
+    start, end = (
+        tf.reduce_sum(tf.cast(logits[:, :1], tf.float64), axis=1)  # [W]
+        for logits in (start_logits, end_logits)
+    )
+    least = tf.math.unsorted_segment_min(
+        start + end, windows.question, num_questions
+    )
+    has_windows = _counts(windows.question, num_questions) > 0
+    return tf.where(has_windows, least, tf.zeros_like(least))
+
+
+def best_answers(spans: Spans, contexts: Contexts, count: int) -> NBest:
+    """Returns up to `count` best spans of each question with distinct texts.
+
+    Ties, and equal texts, are resolved in favor of the first. Long contexts
+    have very many spans, so only the texts of the best ones are compared. If
+    most of these are equal, there are fewer answers than `run_squad.py` lists.
+    """
+    order = tf.argsort(spans.scores, direction="DESCENDING", stable=True)
+    by_question = tf.argsort(tf.gather(spans.question, order), stable=True)
+    spans = spans.take(tf.gather(order, by_question))
+    num_questions = contexts.characters.nrows()
+    ranks = tf.ragged.range(_counts(spans.question, num_questions)).values
+    spans = spans.take(tf.where(ranks < _SPANS_PER_ANSWER * count)[:, 0])
+    texts = contexts.slices(spans.question, spans.begins, spans.ends)
+    spans = spans.take(tf.where(_is_first_text(spans.question, texts))[:, 0])
+
+    def in_rows(column, filler):
+        rows = tf.RaggedTensor.from_value_rowids(
+            column, spans.question, num_questions, validate=False
+        )
+        return rows.to_tensor(filler, shape=[None, count])
+
+    return NBest(
+        in_rows(spans.scores, tf.constant(_NEVER, tf.float64)),
+        in_rows(spans.begins, -1),
+        in_rows(spans.ends, -1),
+    )
+
+
+def with_null(answers: NBest, null: tf.Tensor) -> NBest:
+    """Inserts "no answer" into each row, after answers with the same score.
+
+    Args:
+      answers: The answers to each question, [B, n].
+      null: The score of no answer, float64 [B].
+
+    Returns:
+      The answers, [B, n + 1]. The last column is "no answer" or empty: if worse
+      answers follow "no answer", the last one is dropped.
+    """
+    count = answers.scores.shape[1]
+    scores = tf.concat([answers.scores, null[:, tf.newaxis]], axis=1)
+    # Equal scores keep their order.
+    scores, order = tf.math.top_k(scores, count + 1)
+    is_cut = (tf.range(count + 1) == count) & (order != count)
+    begins, ends = (
+        tf.gather(
+            tf.pad(column, [[0, 0], [0, 1]], constant_values=-1),
+            order,
+            batch_dims=1,
+        )
+        for column in (answers.begins, answers.ends)
+    )
+    never = tf.constant(_NEVER, tf.float64)
+    return NBest(tf.where(is_cut, never, scores), begins, ends)
+
+
+# ---------------------------------------------------------- the exported model
+
+
+class ServedSpanLabeler(ServedRows):
+    """An exported model that answers questions with a slice of a text.
+
+    Texts may have any length: they are split into windows as in
+    `run_squad.py`, and the answers are the same.
+
+    Args:
+      model: A built `BertSpanLabeler`.
+      encoding: The tokenizer and lengths of the training.
+      rules: How answers are chosen. Probabilities are shared among
+        `n_best_size` answers.
+      num_answers: The number of best answers to return, at most
+        `n_best_size`.
+
+    Raises:
+      InputError: If `num_answers` is not at least 1.
+    """
+
+    kind = "question answering"
+    text_names = ("question", "context")
+
+    def __init__(
+        self,
+        model: keras.Model,
+        encoding: SpanEncoding,
+        rules: AnswerRules | None = None,
+        num_answers: int = 5,
+    ):
+        if num_answers < 1:
+            raise wrong_value("num_answers", "at least 1", num_answers)
+        super().__init__(model, encoding)
+        self.rules = rules or AnswerRules()
+        self.num_answers = min(num_answers, self.rules.n_best_size)
+
+    @property
+    def example(self) -> dict[str, list]:
+        return {
+            "question": [
+                "Who designed the bridge?",
+                "How long was the boat away?",
+            ],
+            "context": [
+                "The bridge was designed by Emily Stone in 1931. It is of "
+                "steel.",
+                "The boat left on Monday, and after three weeks it was back.",
+            ],
+        }
+
+    def answer(self, texts: Tensors) -> dict[str, tf.Tensor]:
+        """Returns the best answers to each question.
+
+        Positions count the characters of the context without invalid UTF-8. If
+        there is no answer, because the model predicts so (SQuAD 2.0) or the
+        context is blank, the answer is "" with -1 as start and end.
+
+        Args:
+          texts: `question` and `context`, strings [B].
+
+        Returns:
+          `answer`, strings [B], a slice of the context; `start`, the index of
+          its first character, and `end`, the index after its last, int32 [B];
+          its probability `score`, float32 [B]; `nbest_answers`, `nbest_starts`,
+          `nbest_ends` and `nbest_probabilities`, the same for the best answers,
+          [B, num_answers]; and `num_nbest`, int32 [B], their number. The rest
+          of a row is "", -1 or 0. For SQuAD 2.0 also `null_odds`,
+          float32 [B], the score of no answer minus the score of the best span.
+
+        Raises:
+          tf.errors.InvalidArgumentError: If a logit is NaN or infinite.
+        """
+        contexts, windows, features = self._read(texts)
+        start_logits, end_logits = self._logits(features)
+        with tf.device("CPU:0"):
+            spans = allowed_spans(
+                contexts, windows, start_logits, end_logits, self.rules
+            )
+            answers = best_answers(spans, contexts, self.rules.n_best_size)
+            num_questions = contexts.characters.nrows()
+            null = null_scores(windows, start_logits, end_logits, num_questions)
+            return self._choose(contexts, answers, null)
+
+    def answer_tokens(self, features: Tensors) -> dict[str, tf.Tensor]:
+        """Returns `start_logits` and `end_logits`, float32 [B, S].
+
+        Tokens of the question and padding have logits too.
+        """
+        outputs = self.model(features)
+        return {
+            name: tf.cast(outputs[name], tf.float32)
+            for name in ("start_logits", "end_logits")
+        }
+
+    def rows(self, texts: Tensors) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+        """Returns the question of each window, [W], and `INPUTS`, [W, S]."""
+        _, windows, features = self._read(texts)
+        return windows.question, features
+
+    def _read(
+        self, texts: Tensors
+    ) -> tuple[Contexts, WindowTensors, dict[str, tf.Tensor]]:
+        """Returns the contexts, their windows, and `INPUTS`, int32 [W, S]."""
+        encoding = self.encoding
+        # String ops only have CPU kernels.
+        with tf.device("CPU:0"):
+            texts = self.checked(texts)
+            characters = tf.strings.unicode_decode(
+                texts["context"], "UTF-8", errors="ignore"
+            )
+            query = self.tokenizer.tokenize(texts["question"])
+            query = query[:, : encoding.max_query_length]
+            ids, starts, ends = self.tokenizer.tokenize_with_offsets(
+                texts["context"]
+            )
+            windows = make_windows(
+                ids.row_lengths(),
+                query.row_lengths(),
+                encoding.max_seq_length,
+                encoding.doc_stride,
+            )
+            features = self.tokenizer.pack(
+                [
+                    tf.gather(query, windows.question),
+                    tf.gather(ids.values, windows.tokens),
+                ]
+            )
+        return Contexts(characters, starts, ends), windows, features
+
+    def _logits(self, features: Tensors) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns the logits of starts and ends, [W, S]; -inf for padding."""
+        mask = features["input_mask"]
+        names = "start_logits", "end_logits"
+        nothing = dict.fromkeys(names, tf.zeros([0, tf.shape(mask)[1]]))
+        logits = in_batches(self.answer_tokens, features, nothing)
+        start_logits, end_logits = (
+            masked(
+                tf.debugging.check_numerics(logits[name], "the model's logits"),
+                mask,
+                _NEVER,
+            )
+            for name in names
+        )
+        return start_logits, end_logits
+
+    def _choose(
+        self, contexts: Contexts, answers: NBest, null: tf.Tensor
+    ) -> dict[str, tf.Tensor]:
+        """Returns the outputs of `answer`, given `null_scores`."""
+        best, begin, end = (column[:, 0] for column in answers)  # [B]
+        is_none = begin < 0
+        if not self.rules.with_negative:
+            # "No answer" is listed only if there are no others.
+            null = tf.where(is_none, tf.zeros_like(null), _NEVER)
+        odds = tf.where(~is_none, null - best, ODDS_WITHOUT_SPAN)
+        is_null = is_none | (odds > self.rules.null_score_diff_threshold)
+        chosen = NBest(
+            tf.where(is_null, null, best),
+            tf.where(is_null, -1, begin),
+            tf.where(is_null, -1, end),
+        )
+        listed = with_null(answers, null)
+        total = tf.reduce_logsumexp(listed.scores, axis=1, keepdims=True)
+        # Column 0 is the chosen answer; the n best follow.
+        scores, begins, ends = (
+            tf.concat([one[:, tf.newaxis], more[:, : self.num_answers]], axis=1)
+            for one, more in zip(chosen, listed, strict=True)
+        )
+        context = tf.range(tf.size(null, tf.int64))[:, tf.newaxis]
+        texts = contexts.slices(context, begins, ends)
+        probabilities = tf.cast(tf.exp(scores - total), tf.float32)
+        if not self.rules.with_negative:
+            no_spans = is_none[:, tf.newaxis]
+            probabilities = tf.where(no_spans, 0.0, probabilities)
+        is_listed = tf.cast(tf.math.is_finite(scores[:, 1:]), tf.int32)
+        answer = {
+            "answer": texts[:, 0],
+            "start": begins[:, 0],
+            "end": ends[:, 0],
+            "score": probabilities[:, 0],
+            "num_nbest": tf.reduce_sum(is_listed, axis=1),
+            "nbest_answers": texts[:, 1:],
+            "nbest_starts": begins[:, 1:],
+            "nbest_ends": ends[:, 1:],
+            "nbest_probabilities": probabilities[:, 1:],
+        }
+        if self.rules.with_negative:
+            answer["null_odds"] = tf.cast(odds, tf.float32)
+        return answer

@@ -1,0 +1,141 @@
+"""Fine-tunes BERT to answer questions: the job of run_squad.py.
+
+Its options and files are explained in options/squad.py.
+"""
+
+import functools
+from typing import Any
+
+import bert_tf.base.quiet_tensorflow  # noqa: F401
+from bert_tf.jobs import settings
+from bert_tf.jobs.fine_tuning import Predict, Split, Steps, fine_tune
+from bert_tf.jobs.start import Start, resolve
+from bert_tf.jobs.trainings import TrainingResult
+from bert_tf.kinds.spans.answers import (
+    AnswerRules,
+    answer_questions,
+    metric_names,
+    official_scores,
+    require_answers,
+    write_answers,
+)
+from bert_tf.kinds.spans.graph import ServedSpanLabeler
+from bert_tf.kinds.spans.options import SquadConfig
+from bert_tf.kinds.spans.squad_files import SpanEncoding, read_questions
+from bert_tf.kinds.spans.task import SpanTask
+
+
+def run(config: SquadConfig) -> TrainingResult:
+    """Fine-tunes, answers questions, scores the answers and exports."""
+    config.check()
+    config, start = resolve(config, "span")
+    config.require_scorer()
+    encoding = start.encoding(
+        SpanEncoding,
+        config.max_seq_length,
+        doc_stride=config.doc_stride,
+        max_query_length=config.max_query_length,
+    )
+    rules = _rules(config)
+    task = _task(config, start, encoding)
+    return fine_tune(
+        config,
+        start,
+        task,
+        _read(config),
+        name="squad",
+        steps=_Steps(task, config, rules),
+        serve=functools.partial(
+            ServedSpanLabeler, encoding=encoding, rules=rules
+        ),
+        metrics=metric_names(rules.with_negative),
+        facts=_facts(config),
+        inputs=filter(None, (config.train_file, config.predict_file)),
+    )
+
+
+class _Steps(Steps):
+    """Predicts, scores and writes the answers to questions, part by part."""
+
+    records = ("train",)
+
+    def __init__(self, task: SpanTask, config: SquadConfig, rules: AnswerRules):
+        super().__init__(task)
+        self._config = config
+        self._rules = rules
+
+    def evaluate(
+        self, split: Split, predict: Predict, folder: str | None
+    ) -> dict[str, float]:
+        config, with_negative = self._config, self._rules.with_negative
+        answers = answer_questions(
+            split.examples, self.task.encoding, predict, self._rules
+        )
+        if folder is not None and split.is_predicted:
+            answers = write_answers(answers, folder, with_negative)
+        if split.name == "dev":
+            is_korquad = config.scorer == "korquad"
+            return official_scores(answers, with_negative, is_korquad)
+        for _ in answers:
+            pass  # Each answer is written as soon as it is known.
+        return {}
+
+
+def _rules(config: SquadConfig) -> AnswerRules:
+    return AnswerRules(
+        n_best_size=config.n_best_size,
+        max_answer_length=config.max_answer_length,
+        with_negative=config.version_2_with_negative,
+        null_score_diff_threshold=config.null_score_diff_threshold,
+    )
+
+
+def _read(config: SquadConfig) -> list[Split]:
+    """Returns the questions to train on, and the questions to answer."""
+    names, with_negative = (
+        settings.splits(config),
+        config.version_2_with_negative,
+    )
+    splits = []
+    if "train" in names:
+        train = read_questions(
+            config.train_file,
+            with_negative=with_negative,
+            needs_answers=True,
+            strict=config.strict,
+        )
+        splits.append(Split("train", train, [config.train_file]))
+    if {*names} - {"train"}:
+        questions = read_questions(
+            config.predict_file,
+            with_negative=with_negative,
+            needs_answers=False,
+            reads_answers="dev" in names,
+        )
+    if "dev" in names:
+        require_answers(questions, with_negative)
+        # One pass scores and writes the answers.
+        both = config.do_eval and config.do_predict
+        splits.append(Split("dev", questions, is_predicted=both))
+    if config.do_predict and not config.do_eval:
+        splits.append(Split("test", questions))
+    return splits
+
+
+def _task(
+    config: SquadConfig, start: Start, encoding: SpanEncoding
+) -> SpanTask:
+    return SpanTask(
+        start.config,
+        encoding,
+        n_best_size=encoding.max_seq_length,
+        **settings.model_options(config, start.config),
+    )
+
+
+def _facts(config: SquadConfig) -> dict[str, Any]:
+    """Returns what all runs of one training have in common."""
+    if config.do_train or config.do_export:
+        return {"version_2_with_negative": config.version_2_with_negative}
+    # Any model can predict with and without "no answer".
+    return {}

@@ -1,0 +1,1 @@
+"""Labels for the words of a sentence: CoNLL."""

@@ -1,0 +1,225 @@
+"""The task of labeling every word: named entities, parts of speech."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from absl import logging
+from keras import ops
+
+from bert_tf.config import BertConfig
+from bert_tf.errors import listed, wrong_value
+from bert_tf.kinds.tags.conll_files import (
+    Sentence,
+    TaggingEncoding,
+    is_entity_tag,
+    to_iob2,
+    word_tags,
+)
+from bert_tf.kinds.vectors.hidden_states import choose
+from bert_tf.modeling.feature_tagger import BertFeatureTagger
+from bert_tf.modeling.heads import BertTokenClassifier
+from bert_tf.tasks.metrics import entity_scores
+from bert_tf.tasks.task import (
+    FineTuningTask,
+    Rows,
+    divergence,
+    most_probable,
+    weights_of,
+)
+
+
+class TaggingTask(FineTuningTask):
+    """The task of `run_ner.py`; section 5.3 of the paper.
+
+    The label of a word is predicted at its first token, where `label_mask` is
+    1. Other positions (further tokens, [CLS], padding) have no loss and no
+    label. The weight of an example is its number of words, so the loss is the
+    mean over all words of the global batch.
+
+    Args:
+      config: The configuration of the model.
+      encoding: How sentences become features.
+      class_weights: The weight of each label in training, float32 [C].
+      options: Options of `FineTuningTask`.
+
+    Raises:
+      InputError: If there are fewer than two labels.
+    """
+
+    kind = head = "token"
+    # The scores of entities of all types.
+    metrics = ("f1", "precision", "recall", "accuracy", "loss")
+    loss_names = ("label_loss",)
+    unused_variables = r"bert/pooler/"
+
+    def __init__(
+        self,
+        config: BertConfig,
+        encoding: TaggingEncoding,
+        *,
+        class_weights: np.ndarray | None = None,
+        **options: Any,
+    ):
+        super().__init__(config, encoding, **options)
+        if len(self.labels) < 2:
+            raise wrong_value("`labels`", "at least 2 labels", self.labels)
+        self.class_weights = class_weights
+
+    def make_model(self, **options: Any) -> keras.Model:
+        return BertTokenClassifier(self.config, len(self.labels), **options)
+
+    def is_element(self, features: Mapping) -> Any:
+        """Returns 1.0 at the first token of each word, float32 [B, S]."""
+        return ops.cast(features["label_mask"], "float32")
+
+    def element_weights(self, features: Mapping) -> Any:
+        """Returns the class weights of words, float32 [B, S]."""
+        is_word = self.is_element(features)
+        if self.class_weights is None:
+            return is_word
+        return is_word * weights_of(features["label_ids"], self.class_weights)
+
+    def element_losses(self, features: Mapping, outputs: Mapping) -> Any:
+        """Returns the losses of all positions, float32 [B, S]."""
+        return keras.losses.sparse_categorical_crossentropy(
+            features["label_ids"], outputs["logits"], from_logits=True
+        )
+
+    def soft_losses(
+        self, features: Mapping, outputs: Mapping, temperature: float
+    ) -> Any:
+        """See `FineTuningTask`; returns all positions, float32 [B, S]."""
+        theirs = ops.swapaxes(features["teacher_logits"], 1, 2)
+        return divergence(theirs, outputs["logits"], temperature)
+
+    def row_outputs(self, features: Mapping, outputs: Mapping) -> dict:
+        """Returns the most probable label of each token.
+
+        Returns:
+          `predicted_ids`, int32 [B, S], and their `probabilities`, which are
+          meaningful where `label_mask` is 1.
+        """
+        predicted_ids, values = most_probable(ops.softmax(outputs["logits"]))
+        return {
+            "predicted_ids": predicted_ids,
+            "probabilities": values,
+            "label_mask": features["label_mask"],
+        }
+
+    def join(self, outputs: Mapping, rows: Rows) -> dict:
+        """Returns the labels and probabilities of all words in order, [W]."""
+        is_word = outputs["label_mask"] > 0
+        names = "predicted_ids", "probabilities"
+        return {name: outputs[name][is_word] for name in names}
+
+    def answers(
+        self, decoded: Mapping[str, np.ndarray], examples: Sequence[Sentence]
+    ) -> list[dict[str, Any]]:
+        """Returns the words, tags and probabilities of each sentence."""
+        answers, end = [], 0
+        for sentence in examples:
+            start, end = end, end + len(sentence.words)
+            ids = decoded["predicted_ids"][start:end]
+            answer = {
+                "words": list(sentence.words),
+                "tags": [self.labels[number] for number in ids],
+                "probabilities": decoded["probabilities"][start:end].tolist(),
+            }
+            if sentence.spans is not None:
+                answer["starts"] = [first for first, _ in sentence.spans]
+                answer["ends"] = [last for _, last in sentence.spans]
+            answers.append(answer)
+        return answers
+
+    def tags(
+        self,
+        predictions: Mapping[str, np.ndarray],
+        sentences: Sequence[Sentence],
+    ) -> list[tuple[str, ...]]:
+        """Returns the predicted tags of the words of each sentence."""
+        return word_tags(
+            predictions["predicted_ids"],
+            predictions["label_mask"],
+            sentences,
+            self.labels,
+        )
+
+    def score(
+        self,
+        predictions: Mapping[str, np.ndarray],
+        examples: Sequence[Sentence] = (),
+    ) -> dict[str, float]:
+        """Returns the accuracy and the mean loss of the words.
+
+        If `examples` are passed and all labels are tags of entities, in IOB2 or
+        another scheme, the metrics include `metrics.entity_scores`.
+        """
+        scores = self._word_scores(predictions)
+        if not examples or not self._are_entities():
+            return scores
+        tags = self.tags(predictions, examples)
+        entities = entity_scores(
+            [to_iob2(sentence.tags or ()) for sentence in examples],
+            [*map(to_iob2, tags)],
+        )
+        # `scores` has the accuracy of the tags before the conversion.
+        return {**{f"eval_{name}": x for name, x in entities.items()}, **scores}
+
+    def _are_entities(self) -> bool:
+        """Returns whether all labels are tags of entities, in any scheme."""
+        others = [label for label in self.labels if not is_entity_tag(label)]
+        if any("-" in label for label in {*self.labels} - {*others}) and others:
+            logging.warning(
+                "Entities are not scored, since %s is not a tag of an entity, "
+                "such as O or B-TYPE",
+                listed(others, last="or", quote=True),
+            )
+        return not others
+
+    @staticmethod
+    def _word_scores(predictions: Mapping[str, np.ndarray]) -> dict[str, float]:
+        is_word = predictions["label_mask"] == 1
+        is_right = predictions["predicted_ids"] == predictions["label_ids"]
+        words = max(np.count_nonzero(is_word), 1)
+        num_right = np.count_nonzero(is_right & is_word)
+        loss = np.sum(predictions["loss"], dtype=float)
+        return {
+            "eval_accuracy": float(num_right / words),
+            "eval_loss": float(loss / words),
+        }
+
+
+class FeatureTaggingTask(TaggingTask):
+    """The task of `run_ner.py --mode=feature_based`; table 7 of the paper.
+
+    Takes `config` and `encoding` as `TaggingTask` does, then options of
+    `BertFeatureTagger`.
+
+    Raises:
+      InputError: If there are fewer than two labels, or the model has too few
+        layers.
+    """
+
+    # Other tools can only use the encoder of its checkpoints.
+    kind = head = "encoder"
+
+    def __init__(
+        self,
+        config: BertConfig,
+        encoding: TaggingEncoding,
+        *,
+        layers: str = "concat_last_four",
+        lstm_size: int = 768,
+        dropout: float = 0.1,
+    ):
+        choose(layers, config)  # Raises the error for too few layers.
+        super().__init__(config, encoding, dropout=dropout)
+        self._features = {"layers": layers, "lstm_size": lstm_size}
+
+    def make_model(self, *, dropout: float, **_: Any) -> keras.Model:
+        """See `FineTuningTask`; the options of the encoder do not apply."""
+        return BertFeatureTagger(
+            self.config, len(self.labels), dropout=dropout, **self._features
+        )

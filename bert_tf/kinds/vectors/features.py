@@ -1,0 +1,432 @@
+"""Vectors of texts from BERT, as features for other models.
+
+Source: `extract_features.py` of google-research/bert; section 5.3 of the
+paper. Texts are read, tokenized and computed a part at a time, in batches of
+similar length, and returned in order, so memory does not grow with the file.
+"""
+
+import contextlib
+import io
+import json
+import os
+import re
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from absl import logging
+from keras import ops
+
+from bert_tf.base import files
+from bert_tf.config import BertConfig
+from bert_tf.data.batching import Features, in_memory
+from bert_tf.data.tables import read_lines
+from bert_tf.errors import listed, wrong_value
+from bert_tf.kinds.vectors.hidden_states import CHOICES, Choice, choose
+from bert_tf.modeling.encoder import BertModel
+from bert_tf.modeling.variables import checkpoint_variables
+from bert_tf.tasks.encoding import Encoding, TextEncoding
+from bert_tf.tasks.examples import Example
+from bert_tf.tasks.task import Rows, as_numpy
+
+# The separator of the texts of a pair.
+SEPARATOR = " ||| "
+# The value of --layers for the output of each block.
+ALL = "all"
+
+# Limits of the results that are kept in memory.
+_BYTES_AT_A_TIME = 1 << 28
+_TEXTS_AT_A_TIME = 1 << 12
+
+# Maps rows to the result of `vectors` for all of them, [n, ...].
+Predict = Callable[[Features], Mapping[str, np.ndarray]]
+
+
+class TextFeatures(NamedTuple):
+    """The vectors of a text.
+
+    Attributes:
+      line: The line of the text, from 0.
+      input_ids: The token ids with [CLS] and [SEP], int32 [t].
+      vectors: By name of the layer, float32 [t, W], or [W] if pooled.
+    """
+
+    line: int
+    input_ids: np.ndarray
+    vectors: dict[str, np.ndarray]
+
+    @property
+    def is_pooled(self) -> bool:
+        return any(x.ndim == 1 for x in self.vectors.values())
+
+
+def read_texts(path: str) -> Iterator[Example]:
+    """Reads a text or a pair from each line; a blank line is an empty text.
+
+    Raises:
+      InputError: If the file cannot be read or is not UTF-8.
+    """
+    for line, number in read_lines(path):
+        yield Example(
+            str(number - 1), *split_pair(line), where=f"{path}:{number}"
+        )
+
+
+def split_pair(line: str) -> tuple[str, str | None]:
+    """Returns the text of a line and None, or the two texts of a pair.
+
+    The last separator splits the line: "a ||| b" is a pair. White space at
+    both ends is stripped first, so " ||| b" is one text. Source:
+    `read_examples` of `extract_features.py`.
+    """
+    first, separator, last = line.strip().rpartition(SEPARATOR)
+    return (first, last) if separator else (last, None)
+
+
+# --------------------------------------------------------------------- vectors
+
+
+def choose_layers(layers: str, config: BertConfig) -> dict[str, Choice]:
+    """Returns the hidden states of a comma-separated list of layers, by name.
+
+    A layer is a number as in the original (0 is the first block, -1 the last),
+    `layer_0` and so on, a name in `hidden_states.CHOICES` (sums are unweighted
+    here), or `all` for every block.
+
+    Raises:
+      InputError: If a layer does not exist or is named twice.
+    """
+    count = config.num_hidden_layers
+    blocks = [f"layer_{n}" for n in range(count)]
+    choices: dict[str, Choice] = {}
+    for item in map(str.strip, layers.split(",")):
+        for name in blocks if item == ALL else [item]:
+            if name in choices:
+                raise wrong_value(
+                    "`layers`", "a list of different layers", layers
+                )
+            if name in CHOICES:
+                choices[name] = choose(name, config)
+                continue
+            # `int` would accept spaces and underscores.
+            match = re.fullmatch(r"(?:layer_(?=\d))?(-?\d+)", name, re.ASCII)
+            if not match or not -count <= int(match[1]) < count:
+                names = listed([*CHOICES, ALL], last="or")
+                raise wrong_value(
+                    "`layers`",
+                    f"from {-count} to {count - 1}, layer_0 to "
+                    f"layer_{count - 1}, {names}",
+                    name,
+                )
+            # State 0 is the embeddings.
+            state = int(match[1]) % count + 1
+            choices[name] = Choice(slice(state, state + 1))
+    return choices
+
+
+def fill_padding(x, input_mask, value):
+    """Replaces the vectors of padding in `x`, [b, s, W], by `value`."""
+    # LiteRT cannot convert `is_token[..., None]`.
+    is_token = ops.expand_dims(ops.cast(input_mask, "bool"), -1)
+    return ops.where(is_token, x, value)
+
+
+def _mean(x, input_mask):
+    tokens = ops.sum(ops.cast(input_mask, x.dtype), axis=1, keepdims=True)
+    totals = ops.sum(fill_padding(x, input_mask, 0), axis=1)
+    return totals / ops.maximum(tokens, 1)
+
+
+# Functions of vectors [b, s, W] and `input_mask`, integers [b, s].
+POOLINGS: dict[str, Callable] = {
+    "none": lambda x, mask: x,
+    "cls": lambda x, mask: x[:, 0],
+    "mean": _mean,
+    "max": lambda x, mask: ops.max(fill_padding(x, mask, -np.inf), axis=1),
+}
+
+
+def vectors(
+    outputs: Mapping,
+    input_mask: Any,
+    choices: Mapping[str, Choice],
+    pooling: str = "none",
+) -> dict:
+    """Returns vectors by name, float32 [b, s, W], or [b, W] if pooled.
+
+    Args:
+      outputs: The outputs of a `BertModel` with `output_hidden_states`.
+      input_mask: Integers [b, s].
+      choices: The hidden states by name; see `choose_layers`.
+      pooling: One of `POOLINGS`: the vector of each token, the vector of
+        [CLS], or the mean or maximum over all tokens, [CLS] and [SEP]
+        included.
+    """
+    by_layer = {}
+    for name, choice in choices.items():
+        states = outputs["hidden_states"][choice.states]
+        chosen = [ops.cast(x, "float32") for x in states]
+        x = sum(chosen) if choice.is_weighted else ops.concatenate(chosen, -1)
+        by_layer[name] = POOLINGS[pooling](x, input_mask)
+    return by_layer
+
+
+class VectorTask:
+    """The task of an `Estimator` that computes vectors of texts.
+
+    Args:
+      config: The configuration of the model.
+      choices: The hidden states by name; see `choose_layers`.
+      pooling: One of `POOLINGS`.
+    """
+
+    # The pooler, which has no effect.
+    new_variables = "bert/pooler/"
+    lora_rank = lora_alpha = None
+
+    def __init__(
+        self, config: BertConfig, choices: Mapping[str, Choice], pooling: str
+    ):
+        self.config = config
+        self._choices = choices
+        self._pooling = pooling
+
+    def build_model(self) -> BertModel:
+        """See `Task`."""
+        model = BertModel(self.config, output_hidden_states=True)
+        model.build()
+        return model
+
+    def checkpoint_variables(self, model: BertModel) -> dict:
+        """See `Task`."""
+        return checkpoint_variables(model)
+
+    def predictions(self, features: Mapping, outputs: Mapping) -> dict:
+        """See `vectors`."""
+        mask = features["input_mask"]
+        return vectors(outputs, mask, self._choices, self._pooling)
+
+
+def extract(
+    texts: Iterable[Example],
+    encoding: TextEncoding,
+    predict: Predict,
+    *,
+    texts_at_a_time: int,
+    doc_stride: int | None = None,
+    pooling: str = "none",
+) -> Iterator[TextFeatures]:
+    """Yields the vectors of texts, in order.
+
+    With `doc_stride`, longer texts are read in windows, whose pooled vectors
+    become their maximum, or their mean weighted by the number of tokens.
+    `pooling` is then "mean" or "max".
+    """
+    line, num_cut = 0, 0
+    # The texts have no labels; "regression" is the problem without labels.
+    encoding = Encoding(
+        **vars(encoding),
+        problem="regression",
+        labels=(),
+        doc_stride=doc_stride,
+    )
+    for part in encoding.split(texts, texts_at_a_time):
+        encoded = encoding.encode(part)
+        batch = encoded.batch
+        outputs = predict(in_memory([batch], encoding.schema))
+        lengths = batch["input_mask"].sum(axis=1)
+        firsts = np.arange(len(lengths))
+        if doc_stride is not None:
+            rows = Rows.of(batch["window_numbers"])
+            firsts = np.flatnonzero(batch["window_numbers"] == 0)
+            outputs = as_numpy(
+                {n: rows.pool(x, pooling, lengths) for n, x in outputs.items()}
+            )
+        for text, row in enumerate(firsts):
+            length = lengths[row]
+            yield TextFeatures(
+                line,
+                batch["input_ids"][row, :length],
+                {
+                    name: x[text, :length] if x.ndim == 3 else x[text]
+                    for name, x in outputs.items()
+                },
+            )
+            line += 1
+        num_cut += encoded.num_cut
+    if num_cut:
+        logging.warning(
+            "%d of %d texts were truncated to `max_seq_length=%d`",
+            num_cut,
+            line,
+            encoding.max_seq_length,
+        )
+
+
+def how_many_at_a_time(
+    choices: Mapping[str, Choice],
+    config: BertConfig,
+    *,
+    vectors_per_text: int,
+    batch_size: int,
+) -> int:
+    """Returns how many texts fit into memory with their vectors.
+
+    The result is a multiple of `batch_size`, and at least one batch. A text has
+    `max_seq_length` vectors, or 1 if pooled.
+    """
+    states = range(config.num_hidden_layers + 1)
+    widths = [
+        1 if choice.is_weighted else len(states[choice.states])
+        for choice in choices.values()
+    ]
+    floats = vectors_per_text * sum(widths) * config.hidden_size
+    most = _BYTES_AT_A_TIME // (floats * np.float32().nbytes)
+    return max(1, min(most, _TEXTS_AT_A_TIME) // batch_size) * batch_size
+
+
+# ----------------------------------------------------------------------- files
+
+# Each writer opens a file and yields a function that appends a text. `vocab`
+# has the tokens in the order of their ids; only `jsonl_writer` needs it.
+Write = Callable[[TextFeatures], object]
+
+
+@contextlib.contextmanager
+def jsonl_writer(path: str, vocab: Sequence[str]) -> Iterator[Write]:
+    """Writes one JSON object per line, byte for byte as the original.
+
+        {"linex_index": 0, "features": [{"token": "[CLS]", "layers":
+            [{"index": -1, "values": [0.1, ...]}, ...]}, ...]}
+
+    `index` is the number or name of the layer as passed in `layers`. Pooled
+    vectors, which the original does not have, have `layers` instead of
+    `features`.
+    """
+
+    def layers(values: dict[str, list]) -> list[dict[str, Any]]:
+        return [
+            {
+                "index": int(name) if name.lstrip("-").isdecimal() else name,
+                "values": value,
+            }
+            for name, value in values.items()
+        ]
+
+    def write(text: TextFeatures) -> None:
+        # Equals Python's `round(float(x), 6)`: NumPy multiplies by a million
+        # before it rounds, and for float32 values the product is exact.
+        rounded = {
+            name: np.round(x.astype(np.float64), 6).tolist()
+            for name, x in text.vectors.items()
+        }
+        content: dict[str, Any] = {"linex_index": text.line}
+        if text.is_pooled:
+            content["layers"] = layers(rounded)
+        else:
+            content["features"] = [
+                {
+                    "token": vocab[token],
+                    "layers": layers({k: x[n] for k, x in rounded.items()}),
+                }
+                for n, token in enumerate(text.input_ids)
+            ]
+        file.write(f"{json.dumps(content)}\n".encode())
+
+    with files.atomic_writer(path) as file:
+        yield write
+
+
+@contextlib.contextmanager
+def npz_writer(path: str, vocab: Sequence[str]) -> Iterator[Write]:
+    """Writes arrays for `numpy.load`, by name of the layer.
+
+    Pooled vectors are float32 [n, W], a row for each line. Otherwise the tokens
+    of all texts are concatenated, float32 [tokens, W], with their `input_ids`,
+    int32 [tokens]. The tokens of line i are the rows from `offsets[i]` to
+    `offsets[i + 1]`, int64 [n + 1].
+
+    A `.npy` file begins with its length, which is known at the end only. Until
+    then each array is in a temporary file: beside the output if that is
+    local, else in the system's temporary folder.
+    """
+    del vocab
+    has_room = not files.is_remote(path) and not files.is_special(path)
+    folder = os.path.dirname(files.follow_links(path)) if has_room else None
+    with files.atomic_writer(path) as file, contextlib.ExitStack() as stack:
+        columns: dict[str, _Column] = {}
+
+        def append(name: str, rows: np.ndarray) -> int:
+            if name not in columns:
+                temporary = stack.enter_context(
+                    tempfile.TemporaryFile(dir=folder)
+                )
+                columns[name] = _Column(temporary, rows)
+            return columns[name].append(rows)
+
+        def write(text: TextFeatures) -> None:
+            if text.is_pooled:
+                for name, vector in text.vectors.items():
+                    append(name, vector[np.newaxis])
+                return
+            if not columns:
+                append("offsets", np.zeros(1, np.int64))
+            for name, rows in text.vectors.items():
+                append(name, rows)
+            append("offsets", np.array([append("input_ids", text.input_ids)]))
+
+        yield write
+        target = _OneWay(file) if files.is_remote(path) else file
+        with zipfile.ZipFile(target, "w") as archive:
+            for name, column in columns.items():
+                # A name instead of ZipInfo would add the time of writing.
+                member = zipfile.ZipInfo(f"{name}.npy")
+                with archive.open(member, "w", force_zip64=True) as opened:
+                    column.copy_to(opened)
+
+
+class _OneWay(io.RawIOBase):
+    """A file that zipfile can write without seeking.
+
+    TensorFlow's files do not all support `tell`, and their `write` returns
+    nothing.
+    """
+
+    def __init__(self, file: Any):
+        self._file = file
+
+    def write(self, data: Any) -> int:
+        self._file.write(bytes(data))
+        return len(data)
+
+
+class _Column:
+    """An array in a temporary file, whose rows are like those of `rows`."""
+
+    def __init__(self, file: Any, rows: np.ndarray):
+        self._count = 0
+        self._file = file
+        self._row_shape, self._dtype = rows.shape[1:], rows.dtype
+
+    def append(self, rows: np.ndarray) -> int:
+        """Appends rows and returns the number of all rows."""
+        self._file.write(rows.tobytes())
+        self._count += len(rows)
+        return self._count
+
+    def copy_to(self, target: Any) -> None:
+        """Writes a `.npy` file."""
+        header = {
+            "descr": np.lib.format.dtype_to_descr(self._dtype),
+            "fortran_order": False,
+            "shape": (self._count, *self._row_shape),
+        }
+        np.lib.format.write_array_header_1_0(target, header)
+        self._file.seek(0)
+        shutil.copyfileobj(self._file, target)
+
+
+WRITERS = {"jsonl": jsonl_writer, "npz": npz_writer}

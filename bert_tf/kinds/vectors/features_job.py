@@ -1,0 +1,220 @@
+"""Writes BERT's vectors of texts to a file: the job of extract_features.py.
+
+Its options and files are explained in options/features.py.
+"""
+
+import dataclasses
+
+# Before anything that imports TensorFlow.
+import bert_tf.base.quiet_tensorflow  # noqa: F401
+
+# isort: split
+import contextlib
+import functools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from bert_tf.base import processes
+from bert_tf.checkpoints.pretrained import (
+    compare_configs,
+    load_checkpoint,
+    open_pretrained,
+    without_head,
+)
+from bert_tf.checkpoints.weights import Weights
+from bert_tf.config import BertConfig
+from bert_tf.data import buckets
+from bert_tf.data.batching import Features, Padding
+from bert_tf.errors import in_file, wrong_value
+from bert_tf.jobs import settings
+from bert_tf.jobs.start import (
+    Start,
+    find_start,
+    require_length,
+    vocabulary_checksum,
+    with_recorded,
+)
+from bert_tf.kinds.vectors.features import (
+    WRITERS,
+    TextFeatures,
+    VectorTask,
+    choose_layers,
+    extract,
+    how_many_at_a_time,
+    read_texts,
+    vectors,
+)
+from bert_tf.kinds.vectors.features_options import FeaturesConfig
+from bert_tf.kinds.vectors.graph import ServedEncoder
+from bert_tf.kinds.vectors.hidden_states import Choice
+from bert_tf.modeling.encoder import BertModel
+from bert_tf.serving.export import export, require_export_dir
+from bert_tf.tasks.encoding import TextEncoding
+from bert_tf.training.distribution import is_chief
+from bert_tf.training.estimator import Estimator
+from bert_tf.training.settings import TrainingConfig
+from bert_tf.training.workers import by_chief, require_same_settings
+
+
+@settings.precision_restored()
+def run(config: FeaturesConfig) -> list[str]:
+    """Writes the vectors of all texts, and exports the model.
+
+    Returns:
+      The paths that were written: the output file, the folder of exports.
+    """
+    config.check()
+    start = find_start(config)
+    are_chosen = config.layers is not None or config.pooling is not None
+    if not config.input_file:
+        # Without `doc_stride`: a fine-tuned model's windows are for its task.
+        length = start.trained_with.get("max_seq_length")
+        recorded = config.init_checkpoint, {"max_seq_length": length}
+        config = with_recorded(config, recorded)
+    if config.layers is None:
+        last = range(1, min(4, start.config.num_hidden_layers) + 1)
+        layers = ",".join(f"-{number}" for number in last)
+        config = dataclasses.replace(config, layers=layers)
+    config = config.with_fallbacks()
+    require_length(config.max_seq_length, start.config)
+    _require_pooling(config, start.config)
+    choices = {}
+    if config.input_file or are_chosen:
+        choices = choose_layers(config.layers, start.config)
+    strategy = settings.connect(config)
+    _compare_workers(config, strategy, start)
+    if config.do_export:
+        place = functools.partial(require_export_dir, config.export_dir)
+        by_chief(strategy, place, "take `export_dir`")
+    if config.input_file:
+        _write_features(config, start, strategy, choices)
+    if config.do_export:
+        write = functools.partial(
+            _export, config, start, choices if are_chosen else None
+        )
+        by_chief(strategy, write, "export the model")
+    written = (
+        config.input_file and config.output_file,
+        config.do_export and config.export_dir,
+    )
+    return [path for path in written if path]
+
+
+def _compare_workers(
+    config: FeaturesConfig, strategy: Any, start: Start
+) -> None:
+    facts = {
+        "config": start.config.to_dict(),
+        "vocabulary": vocabulary_checksum(start.vocab),
+        "do_lower_case": start.do_lower_case,
+        "strip_accents": start.strip_accents,
+    }
+    inputs = {"`input_file`": [config.input_file]} if config.input_file else {}
+    require_same_settings(strategy, facts, inputs)
+
+
+def _require_pooling(config: FeaturesConfig, bert_config: BertConfig) -> None:
+    if config.pooling == "cls" and bert_config.is_left_to_right:
+        raise wrong_value(
+            "`pooling`",
+            "mean or max for a left-to-right model, whose [CLS] attends only "
+            "to itself",
+            config.pooling,
+        )
+
+
+def _export(
+    config: FeaturesConfig, start: Start, choices: Mapping[str, Choice] | None
+) -> None:
+    """Exports the chosen vectors, or by default two vectors of each text."""
+    model = BertModel(start.config, output_hidden_states=True)
+    load_checkpoint(model, start.init_checkpoint)
+    encoding = start.encoding(TextEncoding, config.max_seq_length)
+    if choices is None:
+        served = ServedEncoder(model, encoding)
+    else:
+        choose = functools.partial(
+            vectors, choices=choices, pooling=config.pooling
+        )
+        served = ServedEncoder(model, encoding, choose)
+    export(
+        served,
+        config.export_dir,
+        source=start.init_checkpoint,
+    )
+
+
+def _write_features(
+    config: FeaturesConfig,
+    start: Start,
+    strategy: Any,
+    choices: Mapping[str, Choice],
+) -> None:
+    """Computes the vectors of all texts; the chief writes them."""
+    # Reading all texts first reports errors before anything is computed.
+    count = sum(1 for _ in read_texts(config.input_file))
+    if not count:
+        raise in_file(config.input_file, "there is no text.")
+    texts = _extract(config, start, strategy, choices)
+    writer = contextlib.nullcontext(lambda text: None)
+    if is_chief(strategy):
+        writer = WRITERS[config.output_format](config.output_file, start.vocab)
+    with writer as write:
+        for text in processes.track(
+            texts, lambda _: 1, "Computing", "texts", count
+        ):
+            write(text)
+
+
+def _encoder_weights(path: str, config: BertConfig) -> Weights:
+    pretrained = open_pretrained(path)
+    compare_configs(config, pretrained)
+    return without_head(pretrained.weights)
+
+
+def _extract(
+    config: FeaturesConfig,
+    start: Start,
+    strategy: Any,
+    choices: Mapping[str, Choice],
+) -> Iterator[TextFeatures]:
+    """Returns the features of every text, in order."""
+    estimator = Estimator(
+        VectorTask(start.config, choices, config.pooling),
+        strategy,
+        # By default not compiled: texts of a file have many lengths.
+        TrainingConfig(jit_compile=bool(settings.jit_compile(config))),
+        None,
+        start.init_checkpoint,
+        functools.partial(_encoder_weights, config=start.config),
+    )
+    is_tpu = isinstance(strategy, tf.distribute.TPUStrategy)
+    padding = Padding(static=is_tpu)
+
+    def predict(features: Features) -> dict[str, np.ndarray]:
+        data = functools.partial(
+            buckets.evaluation_dataset,
+            features,
+            padding=padding,
+            is_filled=is_tpu,
+        )
+        return estimator.predict(data, config.batch_size)
+
+    is_pooled = config.pooling != "none"
+    replicas = strategy.num_replicas_in_sync
+    return extract(
+        read_texts(config.input_file),
+        start.encoding(TextEncoding, config.max_seq_length),
+        predict,
+        texts_at_a_time=how_many_at_a_time(
+            choices,
+            start.config,
+            vectors_per_text=1 if is_pooled else config.max_seq_length,
+            batch_size=-(-config.batch_size // replicas) * replicas,
+        ),
+        doc_stride=config.doc_stride,
+        pooling=config.pooling,
+    )

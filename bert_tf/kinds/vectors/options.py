@@ -1,0 +1,149 @@
+"""Fine-tunes BERT for sentence embeddings, on pairs of texts.
+
+    python run_embeddings.py \\
+        --task_name=sts-b --data_dir=glue_data/STS-B \\
+        --init_checkpoint=uncased_L-12_H-768_A-12/bert_model.ckpt \\
+        --output_dir=/tmp/sts_output \\
+        --do_train --do_eval --do_predict --do_export \\
+        --max_seq_length=128 --train_batch_size=16 \\
+        --learning_rate=2e-5 --num_train_epochs=4
+
+Training fits the cosine of a pair's embeddings to its similarity. With custom
+TSV, CSV or JSON Lines files, --label_column names the similarities, from 0 to
+--max_score. Without it, the texts of a pair belong together, and the other
+second texts of a batch are negatives:
+
+    python run_embeddings.py --task_name=custom --data_dir=my_data \\
+        --text_a_column=question --text_b_column=answer ...
+
+Here, a batch is what one device computes at a time: --train_batch_size divided
+by the number of devices and by --gradient_accumulation_steps.
+
+The job writes to --output_dir:
+
+- `eval_results.txt` and `.json`, with --do_eval: the correlations of cosines
+  and similarities; or, without similarities, how often the matching second text
+  is the nearest (`eval_accuracy`), and its mean reciprocal rank (`eval_mrr`).
+- `test_results.tsv` with the cosine of each pair, and `predictions.tsv` with
+  the texts too, with --do_predict.
+- `release/`, the model with its vocabulary and pooling, which
+  `TextEmbedder.from_pretrained` and --init_checkpoint accept.
+- `export/`, with --do_export: a SavedModel from strings to vectors.
+
+Rerun the command to resume. Source: Reimers and Gurevych 2019,
+"Sentence-BERT"; Henderson et al. 2017, section 4.4, for in-batch negatives.
+"""
+
+import dataclasses
+
+from bert_tf.base.options import option
+from bert_tf.errors import InputError, wrong_value
+from bert_tf.jobs.options import checks
+from bert_tf.jobs.settings import DataOptions, FineTuningOptions
+from bert_tf.tasks import custom, datasets
+from bert_tf.tasks.datasets import DataSet
+
+# The largest similarity in each data set that has similarities.
+LARGEST = {"sts-b": 5.0, "korsts": 5.0}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EmbeddingsConfig(DataOptions, FineTuningOptions):
+    """Options of `run_embeddings.py`."""
+
+    task_name: str = option(f"One of {', '.join((*LARGEST, custom.NAME))}.")
+    text_a_column: str = option(
+        "custom: column of the first text, by name or by number from 0.",
+        default="text_a",
+        needs="task_name=custom",
+    )
+    text_b_column: str = option(
+        "custom: column of the second text.",
+        default="text_b",
+        needs="task_name=custom",
+    )
+    label_column: str | None = option(
+        "custom: column of the similarity. Default: the texts of each pair "
+        "belong together.",
+        default=None,
+        needs="task_name=custom",
+    )
+    id_column: str | None = option(
+        "custom: column that identifies the rows in predictions.",
+        default=None,
+        needs="task_name=custom",
+    )
+    header: bool = option(
+        "custom: whether the first line names the columns.",
+        default=True,
+        needs="task_name=custom",
+    )
+    skip_malformed_rows: bool = option(
+        "Whether to skip, and count, rows with a wrong number of columns and "
+        "JSON lines that lack a key.",
+        default=False,
+    )
+    max_score: float = option(
+        "custom: the largest similarity, which means a cosine of 1; 0 means a "
+        "cosine of 0.",
+        default=1.0,
+        needs="task_name=custom",
+    )
+    pooling: str | None = option(
+        "How token vectors become an embedding: the mean or max of the last "
+        "layer over all tokens, the last layer at [CLS], or the pooler's "
+        "output. Default: as --init_checkpoint says, else mean.",
+        default=None,
+        choices=("pooled", "cls", "mean", "max"),
+        recorded=True,
+    )
+    normalize: bool | None = option(
+        "Whether exported and released models return embeddings of length 1. "
+        "Default: as --init_checkpoint says, else true.",
+        default=None,
+        recorded=True,
+    )
+
+    def check(self) -> None:
+        checks.require_data_dir(self)
+        self.require_no_bilstm()
+        if self.max_score <= 0:
+            raise wrong_value("`max_score`", "a number above 0", self.max_score)
+        if self.task_name.lower() != custom.NAME:
+            self.data_set()  # The name may be unknown.
+        checks.require_fine_tuning(self)
+        checks.require_splits(self, self.data_set)
+
+    def require_no_bilstm(self) -> None:
+        """Raises InputError for a head that these models do not have."""
+        if self.bilstm_head:
+            raise InputError(
+                "Models for embeddings have no BiLSTM. Leave out `bilstm_head`."
+            )
+
+    def data_set(self) -> DataSet:
+        """Returns the data set of --task_name, or of custom files."""
+        name = self.task_name.lower()
+        if name != custom.NAME:
+            official = datasets.find(
+                name, skip_malformed=self.skip_malformed_rows
+            )
+            if official.name not in LARGEST:
+                raise InputError(
+                    f"`task_name={name}` has no similarities. Pass one of "
+                    f"{', '.join(LARGEST)}, or {custom.NAME} with columns."
+                )
+            return official
+        return custom.data_set(
+            self.data_dir or "",
+            train_file=self.train_file,
+            dev_file=self.dev_file,
+            test_file=self.test_file,
+            text_a_column=self.text_a_column,
+            text_b_column=self.text_b_column,
+            id_column=self.id_column,
+            label_column=self.label_column,
+            has_header=self.header,
+            problem="regression",
+            skip_malformed=self.skip_malformed_rows,
+        )

@@ -1,0 +1,176 @@
+"""The files beside a checkpoint, and weight files that are never opened."""
+
+import dataclasses
+import json
+import os
+
+import pytest
+
+from bert_tf.base import files
+from bert_tf.checkpoints.checkpoint import (
+    Pretrained,
+    find_unsupported,
+    local_file,
+    unsupported_format,
+    with_metadata,
+    write_metadata,
+)
+from tests.checkpoints.small_models import CONFIG, pretrained, refused
+
+EMPTY = Pretrained("there", {})
+
+
+@pytest.mark.parametrize("field", ["head", "problem_type", "objective"])
+def test_refuses_an_unknown_name(field):
+    with refused(rf"there: {field} must be one of .*; got 'tail'\."):
+        Pretrained("there", {}, **{field: "tail"})
+
+
+# The files beside a checkpoint
+
+
+@pytest.mark.parametrize(
+    ("act", "in_google"),
+    [("gelu_tanh", "gelu"), ("gelu_erf", "gelu_erf"), ("relu", "relu")],
+)
+def test_metadata_is_read_as_it_was_written(tmp_path, act, in_google):
+    known = {"max_seq_length": 7, "version_2_with_negative": False}
+    whole = pretrained(
+        "classifier",
+        dataclasses.replace(CONFIG, hidden_act=act),
+        path=EMPTY.path,
+        weights=EMPTY.weights,
+        do_lower_case=False,
+        strip_accents=True,
+        problem_type="multi_label_classification",
+        classifier_dropout=0.25,
+        **known,
+    )
+    assert whole.trained_with == known
+    write_metadata(str(tmp_path), whole)
+    assert with_metadata(EMPTY, str(tmp_path)) == whole
+    config = json.loads((tmp_path / "bert_config.json").read_text())
+    assert config["hidden_act"] == in_google
+    lines = (tmp_path / "vocab.txt").read_text().split("\n")
+    assert lines[:3] == ["[PAD]", "[UNK]", "[CLS]"]
+    assert lines[-1] == ""
+
+
+def test_unknown_values_are_not_written(tmp_path):
+    write_metadata(str(tmp_path), EMPTY)
+    assert list(tmp_path.iterdir()) == []
+    assert with_metadata(EMPTY, str(tmp_path)) == EMPTY
+
+
+def test_reads_published_files(tmp_path):
+    """Configurations have other keys; editors add marks and line ends."""
+    values = CONFIG.to_dict() | {"directionality": "bidi", "pooler_type": "x"}
+    (tmp_path / "bert_config.json").write_text(json.dumps(values))
+    (tmp_path / "vocab.txt").write_bytes("\ufeffa\r\n b \r\n".encode())
+    read = with_metadata(EMPTY, str(tmp_path))
+    assert read.config == CONFIG
+    assert read.vocab == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (
+            {"do_lower_case": "yes"},
+            "do_lower_case must be true, false or null; got 'yes'",
+        ),
+        ({"labels": "abc"}, "labels must be a list of strings; got 'abc'"),
+        ({"labels": ["a", 1]}, "labels must be a list of strings"),
+        ({"head": "hand"}, "one of encoder.*'hand'"),
+        ({"classifier_dropout": "0"}, "classifier_dropout must be a number in"),
+        (
+            {"max_seq_length": True},
+            "max_seq_length must be a positive integer; got True",
+        ),
+        ([1], "a JSON object"),
+    ],
+)
+def test_refuses_wrong_metadata(tmp_path, values, message):
+    (tmp_path / "bert_tf.json").write_text(json.dumps(values))
+    with refused(message):
+        with_metadata(EMPTY, str(tmp_path))
+
+
+def test_logs_unknown_keys_with_the_nearest_known(tmp_path, caplog):
+    values = {"do_lowercase": False, "mood": 3, "head": "span"}
+    path = tmp_path / "bert_tf.json"
+    path.write_text(json.dumps(values))
+    read = with_metadata(EMPTY, str(tmp_path))
+    assert read == dataclasses.replace(EMPTY, head="span")
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{path}: ignoring the unknown key 'do_lowercase'. Did you mean "
+        "'do_lower_case'?",
+        f"{path}: ignoring the unknown key 'mood'.",
+    ]
+
+
+def test_remote_files_are_copied_for_the_block(tmp_path):
+    with local_file(str(tmp_path / "a.keras")) as local:
+        assert local == str(tmp_path / "a.keras")
+    path = "ram://copies/a.keras"
+    with files.atomic_writer(path) as file:
+        file.write(b"abc" * 99)
+    with local_file(path) as local:
+        assert local.endswith(".keras")
+        with open(local, "rb") as copy:
+            assert copy.read() == b"abc" * 99
+    assert not os.path.exists(local)
+    with refused("ram://copies/none"):
+        local_file("ram://copies/none").__enter__()
+
+
+# Weight files that are never opened
+
+
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        (["config.json", "vocab.txt", "model.safetensors"], None),
+        (["bert_model.ckpt.index", "bert_model.ckpt.data-00000-of-1"], None),
+        (["optimizer.pt", "pytorch_model.bin", "a.bin"], "pytorch_model.bin"),
+        (["tf_model.h5", "flax_model.msgpack"], "tf_model.h5"),
+        (["b.pt", "a.ckpt"], "a.ckpt"),
+        (["pytorch_model.bin.index.json", "b-1-of-1.bin"], "b-1-of-1.bin"),
+    ],
+)
+def test_finds_the_most_likely_weight_file(names, found):
+    assert find_unsupported(names) == found
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("pytorch_model.bin", "is a pickle, and opening one runs code"),
+        ("tf_model-00001-of-00002.h5", "is the TensorFlow format"),
+        ("flax_model.msgpack", "is the Flax format"),
+    ],
+)
+@pytest.mark.parametrize("repository", [None, "owner/name"])
+def test_an_unsupported_format_is_named_with_its_remedy(
+    name, reason, repository
+):
+    message = str(unsupported_format(f"some/folder/{name}", repository))
+    where = repository or "some/folder"
+    assert message.startswith(f"{where} has no model.safetensors; {name} ")
+    assert reason in message
+    assert message.endswith("docs/guide/checkpoints.md.")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("model.ckpt", b"\x80\x02}q\x00.", "is a pickle"),
+        ("pytorch_model.bin", b"PK\x03\x04", "is a pickle"),
+        ("pytorch_model.bin", b"", "not a TF1 checkpoint"),
+        ("model.ckpt", b"\0P", "not a TF1 checkpoint"),
+        ("weights.h5", b"", "this HDF5 file is from an unknown program"),
+    ],
+)
+def test_the_first_bytes_tell_what_a_file_is(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    assert message in str(unsupported_format(str(tmp_path / name)))

@@ -1,0 +1,300 @@
+"""Conversions keep every bit, report every variable and are verified."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from bert_tf.checkpoints import conversion, google
+from bert_tf.checkpoints.checkpoint import WRITTEN_FORMATS
+from bert_tf.checkpoints.conversion import random_batch
+from bert_tf.checkpoints.huggingface_names import HEADS
+from bert_tf.checkpoints.pretrained import open_pretrained
+from tests.checkpoints.small_models import (
+    CONFIG,
+    VOCAB,
+    Arrays,
+    arrays,
+    assert_same,
+    assert_same_weights,
+    pretrained,
+    refused,
+    slots,
+    their_tensors,
+    write_folder,
+)
+
+
+def convert(source, folder, to, **options):
+    """Converts into a new folder and opens the result."""
+    folder.mkdir(parents=True)
+    conversion.write(conversion.plan(source, to, **options), str(folder))
+    return open_pretrained(folder)
+
+
+def all_of(names_by_reason):
+    return {name for names in names_by_reason.values() for name in names}
+
+
+# Hugging Face drops a pooler that the head does not use.
+@pytest.mark.parametrize(
+    ("head", "act", "pooler"),
+    [
+        *(
+            # test_correct_files_pass has every head.
+            pytest.param(
+                *(h, "gelu_tanh", "pooler" in HEADS[h].parts),
+                marks=() if h in ("classifier", "span") else pytest.mark.slow,
+            )
+            for h in HEADS
+        ),
+        ("pretraining", "gelu_erf", True),
+        ("encoder", "gelu_tanh", False),
+    ],
+)
+def test_a_round_trip_keeps_every_bit(tmp_path, head, act, pooler, fidelity):
+    """TF1 -> Keras -> Hugging Face -> TF1 -> Hugging Face -> Keras -> TF1."""
+    config = dataclasses.replace(CONFIG, hidden_act=act)
+    source = pretrained(head, config, weights=arrays(head, pooler=pooler))
+    first = now = convert(source, tmp_path / "0", "google")
+    assert_same(first, source)
+    path = ("keras", "huggingface", "google", "huggingface", "keras", "google")
+    for step, to in enumerate(path, start=1):
+        now = convert(now, tmp_path / str(step), to, head=head)
+    assert_same(now, first)
+    different = sum(
+        first.weights[name].tobytes() != now.weights[name].tobytes()
+        for name in first.weights.shapes
+    )
+    fidelity(
+        "conversions: variables that differ after TF1 -> ours -> Hugging "
+        "Face -> ours -> TF1, every head",
+        different,
+        0,
+    )
+
+
+def test_reports_a_pooler_that_is_missing():
+    source = pretrained("span", weights=arrays("span", pooler=False))
+    assert str(conversion.plan(source, "google")).endswith(
+        "missing     2: bert/pooler/dense/kernel and bert/pooler/dense/bias "
+        "(optional with head span)"
+    )
+    del source.weights["bert/embeddings/LayerNorm/beta"]
+    with refused("missing: bert/embeddings/LayerNorm/beta"):
+        conversion.plan(source, "google")
+
+
+def test_keeps_the_optimizer_only_if_asked(tmp_path):
+    weights = arrays("pretraining")
+    kept = slots(weights)
+    source = pretrained("pretraining", weights=Arrays({**weights, **kept}))
+    planned = conversion.plan(source, "google", keep_optimizer=True)
+    line = f"\nkept        {len(kept)} optimizer slots and counters\n"
+    assert line in str(planned)
+    whole = convert(source, tmp_path / "a", "google", keep_optimizer=True)
+    assert_same_weights(whole.weights, source.weights)
+    assert (tmp_path / "a" / "model.ckpt-11.index").exists()
+    bare = convert(whole, tmp_path / "c", "google")
+    assert_same_weights(bare.weights, weights)
+    report = str(conversion.plan(whole, "google"))
+    assert f"left over   {len(kept)}: " in report
+    assert "keep_optimizer" in report
+    # Slots of other weights are left out.
+    planned = conversion.plan(source, "google", "encoder", keep_optimizer=True)
+    encoder = {k: v for k, v in weights.items() if k.startswith("bert/")}
+    assert set(planned.bookkeeping) == set(slots(encoder))
+    assert len(all_of(planned.left_over)) == 7 + 2 * 7
+
+
+@pytest.mark.parametrize(
+    ("source", "head"),
+    [
+        ("pretraining", "masked_lm"),
+        ("classifier", "encoder"),
+        ("classifier", "token"),
+    ],
+)
+def test_reports_what_a_smaller_model_leaves_out(source, head):
+    planned = conversion.plan(pretrained(source), "google", head)
+    assert planned.target.head == head
+    names = [*planned.target.weights.shapes, *all_of(planned.left_over)]
+    assert sorted(names) == sorted(arrays(source))
+    assert (planned.target.labels is None) == (head != "token")
+
+
+def test_the_report_in_words():
+    planned = conversion.plan(pretrained("pretraining"), "keras", "encoder")
+    sizes = [value.size for value in arrays("pretraining").values()]
+    kept = [value.size for value in arrays("encoder").values()]
+    scope = "cls/predictions/transform"
+    assert str(planned).splitlines() == [
+        f"read        {len(sizes)} variables, {sum(sizes):,} numbers, from "
+        "memory",
+        f"written     {len(kept)} variables, {sum(kept):,} numbers, as encoder",
+        f"left over   7: {scope}/dense/kernel, {scope}/dense/bias, "
+        f"{scope}/LayerNorm/gamma, ... (7 in all) (not in a model with head "
+        "encoder in the format keras)",
+        "missing     0",
+    ]
+
+
+def test_reports_copies_and_counters_of_hugging_face(tmp_path):
+    tensors = their_tensors("masked_lm")
+    words = tensors["bert.embeddings.word_embeddings.weight"]
+    tensors["cls.predictions.decoder.weight"] = words
+    tensors["bert.embeddings.position_ids"] = np.arange(19)[None]
+    folder = write_folder(tmp_path, tensors, head="masked_lm")
+    planned = conversion.plan(open_pretrained(folder), "google")
+    assert planned.left_over == {
+        "a counter, which nothing reads": ["bert.embeddings.position_ids"],
+        "a copy of bert.embeddings.word_embeddings.weight": [
+            "cls.predictions.decoder.weight"
+        ],
+    }
+
+
+def with_weights(changes):
+    """A classifier with other weights; None removes one."""
+    weights = arrays("classifier") | changes
+    weights = {n: x for n, x in weights.items() if x is not None}
+    return pretrained("classifier", weights=Arrays(weights))
+
+
+LAYER_2 = "bert/encoder/layer_2/output/dense/bias"
+BIAS = "bert/pooler/dense/bias"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        (BIAS, None, "a model with head classifier are missing: bert/poo"),
+        ("output_bias", None, "missing: output_bias"),
+        ("my/own", np.ones(3), "variables are not BERT's: my/own.*`drop`"),
+        (LAYER_2, np.ones(12), f"not BERT's: {LAYER_2}"),
+        (BIAS, np.ones(13), rf"memory: {BIAS} .* \[12\].* got \[13\]"),
+        ("output_weights", np.ones((2, 3)), r"\[any, 12\].*\[2, 3\]"),
+    ],
+)
+def test_refuses_unexplained_variables(name, value, message):
+    with refused(message):
+        conversion.plan(with_weights({name: value}), "google")
+
+
+def test_drops_foreign_variables_only():
+    source = with_weights({"my/own": np.ones(3), "my/other": np.ones(2)})
+    for drop in (["my/own", "my/other"], ["*/o*"]):
+        planned = conversion.plan(source, "google", drop=drop)
+        assert planned.left_over == {"drop": ["my/other", "my/own"]}
+        assert set(planned.target.weights.shapes) == set(arrays("classifier"))
+    with refused("not BERT's: my/other"):
+        conversion.plan(source, "google", drop=["my/own"])
+    for pattern in ("yours", "bert/pooler/*"):
+        with refused("`drop` must be a pattern of"):
+            conversion.plan(with_weights({}), "google", drop=[pattern])
+
+
+TO_KERAS = {"to": "keras", "keep_optimizer": True}
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "message"),
+    [
+        ({"config": None}, {}, "Pass `bert_config"),
+        ({"head": None}, {}, "Pass `head`"),
+        ({"vocab": ("[PAD]", "a", "a")}, {}, "of memory:3: .* on line 2"),
+        ({"vocab": (*VOCAB, "x")}, {}, "24 tokens, but vocab_size is 23"),
+        ({}, TO_KERAS, "`keep_optimizer` needs `to=google`"),
+        ({}, {"keep_optimizer": True}, "79 of Adam's slots and global_step"),
+    ],
+)
+def test_refuses_a_conversion(change, options, message):
+    source = dataclasses.replace(pretrained("encoder"), **change)
+    with refused(message):
+        conversion.plan(source, **{"to": "google"} | options)
+
+
+@pytest.mark.parametrize("head", ["masked_lm", "next_sentence", "span"])
+def test_extra_parts_of_keras_are_zero_and_not_read(tmp_path, head):
+    """Keras's class has more parts than the checkpoint."""
+    pooler = head == "next_sentence"
+    whole = pretrained(head, weights=arrays(head, pooler=pooler))
+    [(reason, names)] = conversion.plan(whole, "keras").missing.items()
+    assert reason.endswith("zeros in the file")
+    convert(whole, tmp_path / "a", "keras")
+    (tmp_path / "a" / "bert_tf.json").unlink()
+    assert not set(names) & set(open_pretrained(tmp_path / "a").weights.shapes)
+
+
+@pytest.mark.parametrize("to", WRITTEN_FORMATS)
+def test_every_format_keeps_every_fact(tmp_path, to):
+    source = pretrained(
+        "classifier",
+        strip_accents=False,
+        problem_type="regression",
+        classifier_dropout=0.5,
+        activation_fn="torch.nn.modules.activation.Sigmoid",
+    )
+    assert_same(convert(source, tmp_path / "out", to), source)
+
+
+# --verify
+
+
+def written(folder, head, to="google"):
+    """Returns a conversion that was written to a folder."""
+    planned = conversion.plan(pretrained(head), to)
+    conversion.write(planned, str(folder))
+    return planned
+
+
+@pytest.mark.parametrize(
+    ("head", "to"),
+    [(head, "huggingface") for head in HEADS]
+    + [("pretraining", "google"), ("token", "keras")],
+)
+def test_correct_files_pass(tmp_path, head, to):
+    planned = written(tmp_path, head, to)
+    first, *_ = conversion.verify(planned, open_pretrained(tmp_path))
+    assert first.endswith("the converted model differ by 0 (at most 0.0001)")
+
+
+def test_another_weight_is_found(tmp_path):
+    planned = written(tmp_path, "classifier")
+    weights = arrays("classifier")
+    weights["output_bias"][3] += 1
+    google.write(str(tmp_path), pretrained("classifier", weights=weights))
+    with refused("outputs of the converted model differ .* by 1, more than 0."):
+        conversion.verify(planned, open_pretrained(tmp_path))
+
+
+def test_the_batch_has_padding_and_two_segments():
+    batch = random_batch(CONFIG, "encoder")
+    assert {x.shape for x in batch.values()} == {(3, 19)}
+    lengths = batch["input_mask"].sum(axis=1)
+    assert lengths.min() >= 1
+    assert lengths.min() < 19
+    assert batch["input_ids"].max() < CONFIG.vocab_size
+    assert np.unique(batch["segment_ids"]).tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        ("os.kill(os.getpid(), signal.SIGSEGV)", "status -11 and 'no message'"),
+        ("raise ImportError('no\\nlibrary')", "status 1 and 'library'"),
+    ],
+)
+def test_transformers_runs_in_a_process_of_its_own(
+    tmp_path, monkeypatch, program, reason
+):
+    """Its triton crashes beside TensorFlow."""
+    libraries = tmp_path / "libraries"
+    libraries.mkdir()
+    (libraries / "transformers.py").touch()
+    (libraries / "torch.py").write_text(f"import os, signal\n{program}\n")
+    monkeypatch.syspath_prepend(libraries)
+    monkeypatch.setenv("PYTHONPATH", str(libraries))
+    planned = written(tmp_path, "encoder", "huggingface")
+    with refused(f"{tmp_path}: transformers cannot run .* {reason}"):
+        conversion.verify(planned, open_pretrained(tmp_path))

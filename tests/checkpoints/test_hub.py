@@ -1,0 +1,268 @@
+"""Models on the Hugging Face Hub, which a local server represents."""
+
+import hashlib
+import pathlib
+import socket
+import sys
+import time
+
+import pytest
+
+from bert_tf.checkpoints import hub
+from bert_tf.checkpoints.pretrained import open_pretrained
+from tests.checkpoints import fake_hub
+from tests.checkpoints.fake_hub import COMMIT, Answer, refuses, serving
+from tests.checkpoints.small_models import (
+    VOCAB,
+    arrays,
+    assert_same_weights,
+    refused,
+    their_tensors,
+    write_folder,
+    write_json,
+    write_shards,
+)
+
+constants = pytest.importorskip("huggingface_hub.constants")
+
+REFERENCE = "hf://owner/name"
+POOL = "1_Pooling"
+NEEDED = {
+    f"{POOL}/config.json",
+    "added_tokens.json",
+    "config.json",
+    "model.safetensors",
+    "modules.json",
+    "tokenizer_config.json",
+    "vocab.txt",
+}
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """An empty cache, and no token."""
+    for name, value in (
+        ("HF_HUB_CACHE", str(tmp_path / "cache")),
+        ("HF_HUB_DISABLE_IMPLICIT_TOKEN", True),
+        ("HF_HUB_OFFLINE", False),
+    ):
+        monkeypatch.setattr(constants, name, value)
+    monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def repository(tmp_path):
+    """The folder of a repository with all files of a published model."""
+    folder = tmp_path / "repository"
+    write_folder(folder)
+    (folder / "vocab.txt").write_text("\n".join(VOCAB))
+    write_json(folder, "tokenizer_config.json", {"do_lower_case": True})
+    write_json(folder, "added_tokens.json", {"[PAD]": 0})
+    for name in ("pytorch_model.bin", "tf_model.h5", "README.md", "x.py"):
+        (folder / name).write_bytes(b"not for us")
+    write_folder(folder / "onnx")
+    modules = [("a.Transformer", ""), ("a.Pooling", POOL)]
+    entries = [{"type": kind, "path": path} for kind, path in modules]
+    write_json(folder, "modules.json", entries)
+    (folder / POOL).mkdir()
+    write_json(folder / POOL, "config.json", {"pooling_mode": "cls"})
+    write_folder(folder / "2_Dense")
+    return folder
+
+
+@pytest.fixture
+def endpoint(monkeypatch):
+    """Sets HF_ENDPOINT, which huggingface_hub reads at import."""
+
+    def set_to(url):
+        template = url + "/{repo_id}/resolve/{revision}/{filename}"
+        monkeypatch.setattr(constants, "ENDPOINT", url)
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
+
+    return set_to
+
+
+@pytest.fixture
+def there(repository, cache, endpoint):
+    """The Hub."""
+    with serving(repository) as served:
+        endpoint(served.url)
+        yield served
+
+
+@pytest.fixture
+def unplugged(endpoint):
+    """Returns a function after which the Hub cannot be reached."""
+
+    def unplug():
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))
+            port = taken.getsockname()[1]
+        endpoint(f"http://127.0.0.1:{port}")
+
+    return unplug
+
+
+def fails(message, reference=REFERENCE):
+    with refused(f"{reference}.*{message}"):
+        hub.download(reference)
+
+
+def files_in(folder):
+    folder = pathlib.Path(folder)
+    found = (x for x in folder.rglob("*") if not x.is_dir())
+    return {x.relative_to(folder).as_posix() for x in found}
+
+
+def test_downloads_only_the_files_that_it_reads(there, cache):
+    folder = hub.download(REFERENCE)
+    assert there.downloaded() == NEEDED
+    assert files_in(folder) == NEEDED
+    assert pathlib.Path(folder).is_relative_to(cache)
+    found = open_pretrained(REFERENCE)
+    assert_same_weights(arrays("pretraining"), found.weights)
+    assert (found.vocab, found.do_lower_case) == (VOCAB, True)
+    assert found.pooling == "cls"
+
+
+def test_downloads_shards(there, repository):
+    (repository / "model.safetensors").unlink()
+    write_shards(repository, their_tensors(), count=3)
+    found = open_pretrained(REFERENCE)
+    assert_same_weights(arrays("pretraining"), found.weights)
+    shards = {name for name in there.downloaded() if "-of-" in name}
+    assert len(shards) == 3
+
+
+@pytest.mark.parametrize("revision", ["", "@v1", f"@{COMMIT}", "@refs/pr/1"])
+def test_needs_no_network_after_a_download(
+    there, unplugged, monkeypatch, revision
+):
+    folder = hub.download(REFERENCE + revision)
+    assert files_in(folder) == NEEDED
+    there.asked.clear()
+    assert hub.download(REFERENCE + revision) == folder
+    assert not there.downloaded()
+    there.answers["/api/"] = refuses(503)
+    assert hub.download(REFERENCE + revision) == folder
+    unplugged()
+    assert hub.download(REFERENCE + revision) == folder
+    there.asked.clear()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert hub.download(REFERENCE + revision) == folder
+    assert not there.asked
+
+
+@pytest.mark.parametrize("algorithm", ["git", "sha1", "sha256", "md5"])
+def test_changes_of_the_cache_are_found(there, monkeypatch, algorithm):
+    """Except with a mirror whose names of files are no checksums."""
+
+    def digest_of(content):
+        if algorithm == "git":
+            content = b"blob %d\0" % len(content) + content
+        return hashlib.new(
+            algorithm.replace("git", "sha1"), content
+        ).hexdigest()
+
+    monkeypatch.setattr(fake_hub, "digest_of", digest_of)
+    folder = pathlib.Path(hub.download(REFERENCE))
+    assert hub.download(REFERENCE) == str(folder)
+    link = folder / "vocab.txt"
+    vocabulary = link.resolve()
+    vocabulary.write_text("[PAD]\n")
+    if algorithm == "md5":
+        assert hub.download(REFERENCE) == str(folder)
+        return
+    with refused(f"{link}: the file was changed .* Remove {vocabulary} to"):
+        open_pretrained(REFERENCE)
+    vocabulary.unlink()
+    assert open_pretrained(REFERENCE).vocab == VOCAB
+    # Weights are not compared, but safetensors knows their length.
+    weights = (folder / "model.safetensors").resolve()
+    weights.write_bytes(weights.read_bytes()[:-1])
+    with refused("model.safetensors"):
+        open_pretrained(REFERENCE)
+
+
+def test_reports_a_missing_or_silent_hub_within_seconds(
+    cache, endpoint, unplugged, monkeypatch
+):
+    monkeypatch.setattr(hub, "_TIMEOUT_SECONDS", 0.2)
+    start = time.monotonic()
+    unplugged()
+    fails("the Hub cannot be reached and the cache")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        endpoint(f"http://127.0.0.1:{silent.getsockname()[1]}")
+        fails("the Hub cannot be reached")
+    assert time.monotonic() - start < 10
+
+
+@pytest.mark.parametrize(
+    ("text", "answer", "complaint"),
+    [
+        ("/api/", refuses(404, "RepoNotFound"), "does not exist or is private"),
+        ("/api/", refuses(401, "RepoNotFound"), "does not exist or is private"),
+        ("/api/", refuses(403, "GatedRepo"), "the model is gated"),
+        ("/resolve/", refuses(403, "GatedRepo"), "the model is gated"),
+        ("/api/", refuses(404, "RevisionNotFound"), "no such revision"),
+        ("/api/", refuses(403), "403 Forbidden"),
+        ("/api/", refuses(503), "the Hub cannot be reached"),
+        ("/api/", Answer(200, {}, b"<html>Log in to the network"), "JSON"),
+    ],
+)
+def test_reports_why_a_download_failed(there, text, answer, complaint):
+    there.answers[text] = answer
+    fails(complaint)
+
+
+def test_unknown_revisions_and_repositories(there):
+    fails("no such revision", f"{REFERENCE}@v2")
+    fails("does not exist", "hf://owner/other")
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        ("pytorch_model.bin", "owner/name has no .* a pickle"),
+        ("tf_model.h5", "the TensorFlow format"),
+        ("README.md", "among the 2 files at its root"),
+    ],
+)
+def test_downloads_nothing_without_safetensors(
+    there, repository, name, complaint
+):
+    for path in repository.iterdir():
+        if path.is_file() and path.name not in (name, "config.json"):
+            path.unlink()
+    with refused(complaint):
+        hub.download(REFERENCE)
+    assert not there.downloaded()
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [
+        "hf://name",
+        "hf://owner/name/file",
+        "hf://owner/name@",
+        "hf://owner/name@a@b",
+        "hf://owner/na me",
+        "hf://owner/../name",
+        "hf://owner/name@../../main",
+        "hf://öwner/name",
+        "https://huggingface.co/owner/name",
+    ],
+)
+def test_refuses_a_malformed_reference_without_a_request(there, reference):
+    with refused(f"hf://OWNER/NAME or hf://OWNER/NAME@REV.*{reference}"):
+        hub.download(reference)
+    # huggingface_hub itself refuses some names.
+    for name in ("n.git", f"{'n' * 97}"):
+        fails(name, f"hf://owner/{name}")
+    assert not there.asked
+
+
+def test_suggests_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    fails(r"pip install '\.\[huggingface\]'$")

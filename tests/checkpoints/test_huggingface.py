@@ -1,0 +1,322 @@
+"""Hugging Face folders and their config.json."""
+
+import dataclasses
+import json
+import os
+
+import numpy as np
+import pytest
+
+from bert_tf.base import files
+from bert_tf.checkpoints import huggingface
+from bert_tf.checkpoints.huggingface import to_json
+from bert_tf.checkpoints.huggingface_names import DECODER, HEADS
+from bert_tf.checkpoints.huggingface_weights import TensorFiles
+from bert_tf.config import ACTIVATIONS, BertConfig
+from tests.checkpoints.small_models import (
+    CONFIG,
+    VOCAB,
+    Arrays,
+    arrays,
+    assert_same,
+    config_dict,
+    pretrained,
+    refused,
+    slots,
+    their_tensors,
+    write_folder,
+    write_json,
+    write_shards,
+)
+
+LEFT_TO_RIGHT = dataclasses.replace(CONFIG, attention_direction="left_to_right")
+WORDS = "bert.embeddings.word_embeddings.weight"
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_writes_and_reads_what_transformers_writes(tmp_path, golden, head):
+    layouts = json.loads((golden / "transformers_layout.json").read_text())
+    theirs = layouts[HEADS[head].architecture]
+    labels = None if head == "classifier" else pretrained(head).labels
+    huggingface.write(str(tmp_path), pretrained(head, labels=labels))
+    assert {path.name for path in tmp_path.iterdir()} == {
+        *("config.json", "model.safetensors"),
+        *("tokenizer_config.json", "vocab.txt"),
+    }
+    tensors = TensorFiles(str(tmp_path / "model.safetensors"))
+    shapes = {n: "x".join(map(str, s)) for n, s in tensors.shapes.items()}
+    assert shapes == theirs["tensors"]
+    assert {tensors.dtype(name) for name in shapes} == {"F32"}
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert list(config) == sorted(config)
+    # A key that only older versions read, and settings of text generation.
+    more = {"position_embedding_type": "absolute"}
+    generation = {"bos_token_id": None, "eos_token_id": None, "use_cache": True}
+    assert config | generation == theirs["config"] | more
+    described = read(tmp_path, theirs["config"])
+    assert described.config == CONFIG
+    assert described.labels == labels
+    assert described.head({*HEADS[head].parts, "pooler"}) == head
+
+
+def test_reads_the_files_in_any_form(tmp_path, monkeypatch):
+    folder = write_folder(tmp_path)
+    expected = pretrained("pretraining", vocab=None, do_lower_case=None)
+    monkeypatch.chdir(tmp_path)
+    for path in (folder, ".", "model.safetensors"):
+        assert_same(huggingface.read(path), expected)
+    os.rename("model.safetensors", "other.safetensors")
+    assert_same(huggingface.read(f"{folder}/other.safetensors"), expected)
+    write_shards(tmp_path, their_tensors(), count=7)
+    for path in (folder, f"{folder}/model.safetensors.index.json"):
+        assert_same(huggingface.read(path), expected)
+
+
+def test_reads_remote_folders():
+    before = pretrained("classifier")
+    files.makedirs("ram://huggingface")
+    huggingface.write("ram://huggingface", before)
+    assert huggingface.is_folder("ram://huggingface")
+    assert_same(huggingface.read("ram://huggingface"), before)
+
+
+def test_weights_are_read_on_access_and_never_shared(tmp_path, monkeypatch):
+    read_names = []
+    read = TensorFiles.read
+
+    def spy(self, name):
+        read_names.append(name)
+        return read(self, name)
+
+    monkeypatch.setattr(TensorFiles, "read", spy)
+    weights = huggingface.read(write_folder(tmp_path)).weights
+    assert read_names == []
+    weights["bert/pooler/dense/kernel"][:] = 0
+    assert read_names == ["bert.pooler.dense.weight"]
+    assert weights["bert/pooler/dense/kernel"].any()
+
+
+def test_writes_neither_an_optimizer_nor_other_heads(tmp_path):
+    weights = Arrays(arrays("pretraining") | arrays("token"))
+    weights = Arrays(weights | slots(weights))
+    given = pretrained("masked_lm", weights=weights, labels=("a", "b"))
+    huggingface.write(str(tmp_path), given)
+    assert "id2label" not in (tmp_path / "config.json").read_text()
+    written = TensorFiles(str(tmp_path / "model.safetensors")).shapes
+    assert written.keys() == their_tensors("masked_lm").keys()
+
+
+@pytest.mark.parametrize(
+    ("vocab", "expected"),
+    [(None, 0), ((*VOCAB[1:], "[PAD]"), 22), (VOCAB[1:], None)],
+)
+def test_writes_the_id_of_padding(tmp_path, vocab, expected):
+    huggingface.write(str(tmp_path), pretrained("encoder", vocab=vocab))
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["pad_token_id"] == expected
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"labels": ("a", "b")}, "5 classes, but 2 labels: 'a' and 'b'"),
+        ({"head": "choice"}, "must have 1 element; got 5"),
+        ({"config": LEFT_TO_RIGHT}, "'bidirectional'; got 'left_to_right'"),
+        (
+            {"weights": Arrays(output_bias=np.full(5, 0.1))},
+            "float32 cannot represent",
+        ),
+    ],
+)
+def test_writes_nothing_if_a_model_is_invalid(tmp_path, change, message):
+    given = dataclasses.replace(pretrained("classifier"), **change)
+    with refused(message):
+        huggingface.write(str(tmp_path), given)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"id2label": {"0": "a", "1": "b"}}, "5 classes, but 2"),
+        ({"hidden_size": 24}, "shape .*24.*, as the config"),
+        ({"model_type": "electra"}, "'electra'"),
+        ({"architectures": ["BertForMaskedLM"]}, "no masked_lm, which is part"),
+        ({"architectures": ["BertForMultipleChoice"]}, "1 element; got 5"),
+    ],
+)
+def test_refuses_weights_that_contradict_the_config(tmp_path, change, message):
+    values = config_dict("classifier") | change
+    folder = write_folder(tmp_path, config=values, head="classifier")
+    with refused(f"{tmp_path}.*{message}"):
+        huggingface.read(folder)
+
+
+@pytest.mark.parametrize(
+    ("names", "is_folder", "message"),
+    [
+        (["model.safetensors", "x.index"], True, "config.json: No such"),
+        (["model.safetensors.index.json"], True, "config.json: No such"),
+        (["config.json"], True, "has no model.safetensors"),
+        (["pytorch_model.bin"], True, "not a TF1 checkpoint"),
+        (["config.json", "tf_model.h5", "x.index"], False, "tf_model.h5 is"),
+        (["bert_config.json", "vocab.txt"], False, "has no model.safetensors"),
+    ],
+)
+def test_recognizes_a_folder(tmp_path, names, is_folder, message):
+    for name in names:
+        (tmp_path / name).touch()
+    assert huggingface.is_folder(str(tmp_path)) == is_folder
+    assert not huggingface.is_folder(str(tmp_path / names[0]))
+    with refused("there is no such"):
+        huggingface.read(str(tmp_path / "other"))
+    with refused(message):
+        huggingface.read(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("head", "difference", "message"),
+    [
+        ("encoder", None, None),
+        ("masked_lm", 0, None),
+        ("masked_lm", 1, "differs from"),
+        ("masked_lm", None, "tie_word_embeddings is false"),
+    ],
+)
+def test_an_untied_matrix_must_be_the_embeddings(
+    tmp_path, head, difference, message
+):
+    tensors = their_tensors(head)
+    if difference is not None:
+        tensors[DECODER] = tensors[WORDS] + difference
+    values = config_dict(head, tie_word_embeddings=False)
+    folder = write_folder(tmp_path, tensors, values)
+    if message is None:
+        assert huggingface.read(folder).head == head
+    else:
+        with refused(f"{tmp_path}.*{message}"):
+            huggingface.read(folder)
+
+
+# config.json
+
+
+def read(tmp_path, values):
+    write_json(tmp_path, "config.json", values)
+    return huggingface.read_config(str(tmp_path / "config.json"))
+
+
+def test_reads_the_oldest_configs(tmp_path):
+    """They are Google's. Absent keys have the defaults of transformers."""
+    described = read(tmp_path, {"vocab_size": 7, "directionality": "bidi"})
+    assert described.config == BertConfig(
+        7, hidden_act="gelu_erf", type_vocab_size=2
+    )
+    assert described.architecture is None
+    assert described.labels is None
+
+
+def test_reads_and_writes_activations(tmp_path):
+    for theirs, ours in (
+        ("gelu", "gelu_erf"),
+        ("gelu_python", "gelu_erf"),
+        ("gelu_new", "gelu_tanh"),
+        ("gelu_fast", "gelu_tanh"),
+    ):
+        values = config_dict(hidden_act=theirs)
+        assert read(tmp_path, values).config.hidden_act == ours
+    for act in ACTIVATIONS:
+        config = dataclasses.replace(CONFIG, hidden_act=act)
+        values = json.loads(to_json(config, "encoder"))
+        assert read(tmp_path, values).config == config
+        theirs = {"gelu_tanh": "gelu_new", "gelu_erf": "gelu"}
+        assert values["hidden_act"] == theirs.get(act, act)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("model_type", "roberta", "model_type must be 'bert'; got 'roberta'"),
+        ("hidden_act", "silu", "hidden_act must be one of .*; got 'silu'"),
+        ("hidden_act", ["gelu"], r"got \['gelu'\]"),
+        ("hidden_act", None, "got None"),
+        ("layer_norm_eps", 1e-5, "layer_norm_eps must be 1e-12; got 1e-05"),
+        ("position_embedding_type", "relative_key", "'relative_key'"),
+        ("is_decoder", True, "is_decoder must be False; got True"),
+        ("add_cross_attention", True, "cross_attention must be False"),
+        ("tie_word_embeddings", "no", "tie_word_embeddings must be true, f"),
+        ("problem_type", ["regression"], "problem_type must be one of"),
+        ("classifier_dropout", "0.1", "classifier_dropout must be a number"),
+        ("classifier_dropout", 1, "classifier_dropout must be a number"),
+        ("classifier_dropout", True, "classifier_dropout must be a number"),
+        ("id2label", {"0": "a", "1": None}, "id2label must be an object"),
+        ("id2label", {"0": "a", "2": "b"}, "id2label must be an object"),
+        ("id2label", ["a", "b"], "id2label must be an object"),
+        ("id2label", False, "id2label must be an object"),
+        ("architectures", ["BertLMHeadModel"], "a BertLMHeadModel attends"),
+        ("architectures", "BertModel", "architectures must be a list of str"),
+        ("architectures", [7], "architectures must be a list of strings"),
+        ("hidden_size", 127, "hidden_size"),
+        ("vocab_size", None, "vocab_size"),
+    ],
+)
+def test_refuses_configs_of_other_models(tmp_path, key, value, message):
+    with refused(rf"{tmp_path}/config\.json.*{message}"):
+        read(tmp_path, config_dict() | {key: value})
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        ({"0": "LABEL_0", "1": "LABEL_1"}, None),
+        ({"0": "LABEL_0", "1": "yes"}, ("LABEL_0", "yes")),
+        ({"0": "LABEL_1", "1": "LABEL_0"}, ("LABEL_1", "LABEL_0")),
+        ({str(n): n for n in range(10, -1, -1)}, (*"0123456789", "10")),
+        ({}, None),
+        (None, None),
+    ],
+)
+def test_reads_labels_in_the_order_of_their_numbers(tmp_path, labels, expected):
+    """LABEL_0, LABEL_1 and so on are not names."""
+    assert read(tmp_path, config_dict(id2label=labels)).labels == expected
+
+
+def test_logs_classes_with_the_same_name(caplog):
+    values = json.loads(to_json(CONFIG, "token", ["é", "b", "é"]))
+    assert values["id2label"] == {"0": "é", "1": "b", "2": "é"}
+    assert values["label2id"] == {"é": 0, "b": 1}
+    [record] = caplog.records
+    assert "Several classes are named 'é'" in record.getMessage()
+
+
+def test_an_unknown_class_is_logged_and_ignored(tmp_path, caplog):
+    tensors = their_tensors("encoder") | {"crf.end": np.ones(7, "float32")}
+    values = config_dict("encoder", architectures=["BertCRF"])
+    found = huggingface.read(write_folder(tmp_path, tensors, values))
+    assert found.head == "encoder"
+    assert found.weights.shapes["crf.end"] == (7,)
+    [record, _] = caplog.records
+    assert "the class 'BertCRF' is not one of" in record.getMessage()
+
+
+@pytest.mark.parametrize(
+    ("architectures", "parts", "head"),
+    [
+        (None, {"encoder"}, "encoder"),
+        ([], HEADS["pretraining"].parts, "pretraining"),
+        (None, {"encoder", "masked_lm"}, "masked_lm"),
+        ([], {"encoder", "pooler", "next_sentence"}, "next_sentence"),
+        (None, {"encoder", "span"}, "span"),
+        (None, {"encoder", "classes"}, "token"),
+        (None, {"encoder", "pooler", "classes"}, None),
+        (None, {"encoder", "pooler", "classes", "masked_lm"}, None),
+        (["BertModel"], {"encoder"}, "encoder"),
+        # bert-base-uncased is published as a BertForMaskedLM.
+        (["BertForMaskedLM"], HEADS["pretraining"].parts, "pretraining"),
+    ],
+)
+def test_class_and_weights_determine_the_head(
+    tmp_path, architectures, parts, head
+):
+    described = read(tmp_path, config_dict(architectures=architectures))
+    assert described.head(parts) == head

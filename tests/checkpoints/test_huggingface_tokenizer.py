@@ -1,0 +1,286 @@
+"""Vocabulary and casing of Hugging Face folders."""
+
+import json
+
+import pytest
+
+from bert_tf.checkpoints import huggingface_tokenizer
+from bert_tf.checkpoints.huggingface_tokenizer import TokenizerSettings
+from bert_tf.tokenization.wordpiece import FullTokenizer
+from tests.checkpoints.small_models import VOCAB, refused, write_json
+
+# The model has room for more tokens.
+VOCAB_SIZE = len(VOCAB) + 5
+UNCASED = {
+    "type": "BertNormalizer",
+    "clean_text": True,
+    "handle_chinese_chars": True,
+    "strip_accents": None,
+    "lowercase": True,
+}
+CASED = UNCASED | {"lowercase": False, "strip_accents": True}
+
+
+def whole(normalizer=UNCASED, added=None, **model):
+    """The contents of a tokenizer.json."""
+    added = added or {"[PAD]": 0}
+    return {
+        "added_tokens": [{"id": n, "content": x} for x, n in added.items()],
+        "normalizer": normalizer,
+        "model": {
+            "type": "WordPiece",
+            "continuing_subword_prefix": "##",
+            "vocab": {token: n for n, token in enumerate(VOCAB)},
+        }
+        | model,
+    }
+
+
+def decoder(added):
+    """Added tokens in the form of a tokenizer_config.json."""
+    by_id = {str(n): {"content": token} for token, n in added.items()}
+    return {"added_tokens_decoder": by_id}
+
+
+@pytest.fixture
+def read(tmp_path):
+    """Returns a function that writes files and reads the tokenizer."""
+
+    def read(vocab=None, tokenizer=None, settings=None, added=None):
+        if vocab is not None:
+            text = "".join(f"{token}\n" for token in vocab)
+            (tmp_path / "vocab.txt").write_text(text, encoding="utf-8")
+        for name, values in (
+            ("tokenizer.json", tokenizer),
+            ("tokenizer_config.json", settings),
+            ("added_tokens.json", added),
+        ):
+            if values is not None:
+                write_json(tmp_path, name, values)
+        return huggingface_tokenizer.read(str(tmp_path), VOCAB_SIZE)
+
+    return read
+
+
+def warning(caplog):
+    [record] = caplog.records
+    assert "\n" not in record.getMessage()
+    return record.getMessage()
+
+
+def test_reads_the_vocabulary_of_either_file(read, tmp_path):
+    assert read() == TokenizerSettings()
+    assert read(added={"[E1]": 23}).vocab is None
+    shuffled = dict(sorted(whole()["model"]["vocab"].items(), reverse=True))
+    tokenizer = whole(vocab=shuffled)
+    assert read(tokenizer=tokenizer, added={}).vocab == VOCAB
+    # Older files do not have the type of the model.
+    del tokenizer["model"]["type"]
+    assert read(tokenizer=tokenizer).vocab == VOCAB
+    # vocab.txt has priority. Programs that tokenize with it validate it.
+    vocab = (*VOCAB, "", VOCAB[5], "", "x")
+    assert read([*vocab, "", " "]).vocab == vocab
+    with refused(r"vocab\.txt:25: .* on line 6\."):
+        FullTokenizer(tmp_path / "vocab.txt")
+
+
+@pytest.mark.parametrize(
+    ("normalizer", "settings", "expected"),
+    [
+        (None, {}, (None, None)),
+        (None, {"do_lower_case": True}, (True, None)),
+        (None, {"do_lower_case": False, "strip_accents": True}, (False, True)),
+        (UNCASED, {}, (True, None)),
+        (CASED, {}, (False, True)),
+        # transformers builds its normalizer from the settings.
+        (UNCASED, {"do_lower_case": False}, (False, None)),
+        ({"normalizers": [{}, UNCASED]}, {}, (True, None)),
+        ({"normalizers": 7}, {}, (None, None)),
+        ({"type": "Lowercase"}, {}, (None, None)),
+        ([], {}, (None, None)),
+    ],
+)
+def test_reads_the_casing(read, normalizer, settings, expected):
+    found = read(VOCAB, whole(normalizer), settings)
+    assert (found.do_lower_case, found.strip_accents) == expected
+
+
+@pytest.mark.parametrize("name", ["do_lower_case", "strip_accents"])
+@pytest.mark.parametrize("value", ["true", 1])
+def test_refuses_a_wrong_casing(read, name, value):
+    with refused(f"tokenizer_config.json: {name} must be true, false or null"):
+        read(VOCAB, settings={name: value})
+    key = {"do_lower_case": "lowercase"}.get(name, name)
+    with refused(f"tokenizer.json: {name} must be true, false or null"):
+        read(VOCAB, whole(UNCASED | {key: value}), {})
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("type", "BPE", "WordPiece .*; got 'BPE'"),
+        ("type", ["WordPiece"], r"got \['WordPiece'\]"),
+        ("continuing_subword_prefix", "@@", "with '@@'"),
+        ("vocab", {}, "must map tokens to ids"),
+        ("vocab", ["[PAD]"], "must map tokens to ids"),
+        ("vocab", {"a": 0, "b": 2}, "must be 0 to 1; 1 is missing"),
+        ("vocab", {"a": 0, "b": 0}, "1 is missing"),
+        ("vocab", {"a": 0, "b": "1"}, "1 is missing"),
+        ("vocab", {"a": 0, "b": True}, "1 is missing"),
+        ("vocab", {"a": 0, " b": 1}, "token 1, ' b', cannot be a line"),
+        ("vocab", {"a": 0, "b\nc": 1}, "cannot be a line of vocab.txt"),
+    ],
+)
+def test_refuses_another_kind_of_vocabulary(read, key, value, message):
+    with refused(rf"tokenizer\.json.*{message}"):
+        read(tokenizer=whole(**{key: value}))
+    with refused("model must be an object"):
+        read(tokenizer=whole() | {"model": "WordPiece"})
+
+
+# Added tokens
+
+ADDED = {"e2": 24, "[PAD]": 0, "e1": 23}
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "settings", "added"),
+    [
+        (whole(added=ADDED), {}, {}),
+        (whole(), decoder(ADDED), {}),
+        (whole(), {}, ADDED),
+        (whole(added=ADDED), decoder(ADDED), ADDED),
+    ],
+)
+@pytest.mark.parametrize("vocab", [VOCAB, None])
+def test_added_tokens_follow_the_vocabulary(
+    read, caplog, vocab, tokenizer, settings, added
+):
+    found = read(vocab, tokenizer, settings, added)
+    assert found.vocab == (*VOCAB, "e1", "e2")
+    assert "adds 2 tokens to its vocabulary ('e1' and" in warning(caplog)
+    caplog.clear()
+    # They may be in the vocabulary already.
+    found = read((*VOCAB, "e1", "e2"), tokenizer, settings, added)
+    assert found.vocab == (*VOCAB, "e1", "e2")
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("token", [" x", "x\ny", ""])
+def test_replaces_a_token_that_cannot_be_a_line(read, caplog, token):
+    found = read(VOCAB, added={token: 23, "y": 24})
+    assert found.vocab == (*VOCAB, "[unused23]", "y")
+    assert "; 1 ignored, with leading or trailing" in warning(caplog)
+
+
+def test_a_token_without_an_embedding_is_left_out(read, caplog):
+    added = {f"e{n}": n for n in (23, 27, 28, 24, 25, 26, 900)}
+    found = read(VOCAB, added=added)
+    assert found.vocab == (*VOCAB, *(f"e{n}" for n in range(23, 28)))
+    message = warning(caplog)
+    assert "adds 7 tokens to its vocabulary" in message
+    assert "; 2 ignored, without an embedding" in message
+
+
+@pytest.mark.parametrize(
+    ("tokens", "message"),
+    [
+        ({"x": 24}, "no token has id 23, but 'x' has 24.*from 23"),
+        ({"x": 23, "y": 25}, "no token has id 24, but 'y' has 25"),
+        ({"x": 0}, r"both '\[PAD\]' and 'x' have id 0"),
+        ({"x": 23, "y": 23}, "both 'x' and 'y' have id 23"),
+        ({"a": 23}, "from 23 on; got 'a' with id 23, but it has id 5"),
+        ({"x": -1}, "from 23 on; got 'x' with id -1"),
+        ({"x": "23"}, "integer ids; got 'x' with id '23'"),
+        ({"x": True}, "integer ids; got 'x' with id True"),
+    ],
+)
+def test_refuses_contradicting_tokens(read, tmp_path, tokens, message):
+    with refused(f"{tmp_path}.*{message}"):
+        read(VOCAB, added=tokens)
+
+
+def test_refuses_contradicting_files(read):
+    with refused("both 'x' and 'y' have id 23"):
+        read(VOCAB, whole(added={"x": 23}), decoder({"y": 23}))
+    with refused("got 'y' with id '²'"):
+        read(VOCAB, whole(), decoder({"y": "²"}))
+
+
+@pytest.mark.parametrize("value", [7, [7], {"7": 7}])
+def test_refuses_malformed_lists_of_tokens(read, value):
+    with refused("tokenizer.json: added_tokens must be a list of objects"):
+        read(VOCAB, whole() | {"added_tokens": value})
+    with refused("added_tokens_decoder must be an object whose values are"):
+        read(VOCAB, whole(), {"added_tokens_decoder": value})
+
+
+def test_null_is_an_empty_list_of_tokens(read):
+    settings = {"added_tokens_decoder": None}
+    assert (
+        read(VOCAB, whole() | {"added_tokens": None}, settings).vocab == VOCAB
+    )
+
+
+@pytest.mark.parametrize(
+    ("do_lower_case", "lost"),
+    [(True, "'<x>', 'GmbH', 'a b' and '[E11]'"), (False, "'<x>', 'a b' and")],
+)
+@pytest.mark.parametrize("is_known", [True, False])
+def test_names_added_tokens_that_never_occur(
+    read, caplog, do_lower_case, lost, is_known
+):
+    """transformers finds them in a text; both of our tokenizers do not."""
+    tokens = ("<x>", "GmbH", "a b", "[E11]", "kg")
+    added = {token: n for n, token in enumerate(tokens, len(VOCAB))}
+    added |= {"[MASK]": 4}
+    settings = {"do_lower_case": do_lower_case}
+    vocab = (*VOCAB, *tokens) if is_known else VOCAB
+    found = read(vocab, settings=settings, added=added)
+    assert found.vocab == (*VOCAB, *tokens)
+    assert f"bert_tf never finds ({lost}" in caplog.records[-1].getMessage()
+    assert len(caplog.records) == 2 - is_known
+    ids = FullTokenizer(found.vocab, do_lower_case).encode(" ".join(tokens))
+    assert {found.vocab.index(x) for x in ("<x>", "a b", "[E11]")}.isdisjoint(
+        ids
+    )
+    assert found.vocab.index("kg") in ids
+
+
+@pytest.mark.parametrize(
+    ("normalizer", "settings", "difference"),
+    [
+        ({}, {"tokenize_chinese_chars": False}, "tokenize_chinese_chars=F"),
+        ({}, {"do_basic_tokenize": False}, "do_basic_tokenize=False"),
+        ({}, {"tokenizer_class": "BertJapaneseTokenizer"}, "='BertJapanese"),
+        ({"clean_text": False}, {}, "clean_text=False"),
+        ({}, {"tokenizer_class": "BertTokenizerFast"}, None),
+        ({}, {"tokenizer_class": None, "tokenize_chinese_chars": None}, None),
+        ({}, {"never_split": None, "model_max_length": 10**30}, None),
+    ],
+)
+def test_logs_a_tokenizer_that_differs(
+    read, caplog, normalizer, settings, difference
+):
+    found = read(VOCAB, whole(UNCASED | normalizer), settings)
+    assert found.vocab == VOCAB
+    if difference is None:
+        assert not caplog.records
+    else:
+        assert difference in warning(caplog)
+
+
+@pytest.mark.parametrize("do_lower_case", [True, False, None])
+@pytest.mark.parametrize("strip_accents", [True, False, None])
+def test_reads_what_was_written(
+    tmp_path, caplog, read, do_lower_case, strip_accents
+):
+    tokenizer = TokenizerSettings(VOCAB, do_lower_case, strip_accents)
+    huggingface_tokenizer.write(str(tmp_path), tokenizer, 19)
+    if do_lower_case is None:
+        assert "will lower-case" in warning(caplog)
+    assert read() == tokenizer
+    assert FullTokenizer(tmp_path / "vocab.txt").inv_vocab == list(VOCAB)
+    settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    assert settings["model_max_length"] == 19
+    assert settings["tokenizer_class"] == "BertTokenizer"

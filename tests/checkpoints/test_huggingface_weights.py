@@ -1,0 +1,335 @@
+"""Safetensors files, and the weights in them by this project's names."""
+
+import dataclasses
+import errno
+import json
+import struct
+
+import ml_dtypes
+import numpy as np
+import pytest
+import safetensors
+from safetensors.numpy import save, save_file
+
+from bert_tf.checkpoints import huggingface_names, huggingface_weights
+from bert_tf.checkpoints.huggingface_names import DECODER, HEADS
+from bert_tf.checkpoints.huggingface_weights import (
+    INDEX,
+    HuggingFaceTensors,
+    HuggingFaceWeights,
+    TensorFiles,
+    open_tensors,
+)
+from tests.checkpoints.small_models import (
+    CONFIG,
+    Arrays,
+    arrays,
+    assert_same_weights,
+    refused,
+    their_tensors,
+    write_json,
+    write_shards,
+)
+
+WORDS = "bert.embeddings.word_embeddings.weight"
+BIAS = "cls.predictions.bias"
+DECODER_BIAS = "cls.predictions.decoder.bias"
+QUERY = "bert.encoder.layer.1.attention.self.query.weight"
+
+
+# Safetensors files
+
+TENSORS = {
+    "a": np.arange(6, dtype="float32").reshape(2, 3),
+    "b": np.full(5, -1.5, "float32"),
+    "c": np.ones((1, 7), "float32"),
+    "d": np.float32(3)[None],
+}
+# All numbers of 16 bits, with infinities and NaN.
+ALL_BITS = np.arange(1 << 16, dtype="uint16")
+
+
+def assert_holds(opened):
+    assert opened.shapes == {n: x.shape for n, x in TENSORS.items()}
+    for name, value in TENSORS.items():
+        np.testing.assert_array_equal(opened.read(name), value)
+        assert opened.read(name).dtype == np.float32
+
+
+def open_one(tmp_path, value):
+    """Writes a tensor "x" and opens the file."""
+    save_file({"x": value}, tmp_path / "x.safetensors")
+    return TensorFiles(str(tmp_path / "x.safetensors"))
+
+
+def test_reads_files_and_shards(tmp_path):
+    path = str(tmp_path / "x.safetensors")
+    huggingface_weights.write(path, TENSORS)
+    assert_holds(TensorFiles(path))
+    with safetensors.safe_open(path, "numpy") as file:
+        assert file.metadata() == {"format": "pt"}
+    for count in (1, 3):
+        write_shards(tmp_path, TENSORS, count)
+        assert_holds(open_tensors(str(tmp_path / INDEX)))
+
+
+def test_writes_the_bytes_of_the_safetensors_library(tmp_path):
+    path = tmp_path / "x.safetensors"
+    rng = np.random.default_rng(0)
+    tensors = {
+        "turned": rng.normal(size=(3, 5)).astype("float32").T,
+        "half": rng.normal(size=3).astype("float16"),
+        "a wide/\u00fc": rng.normal(size=(2, 1)),
+        "brain": rng.normal(size=5).astype(ml_dtypes.bfloat16),
+        "none": np.zeros((0, 4), "float32"),
+        "number": np.float32(0.1)[()] * np.ones(()),
+    }
+    contiguous = {n: np.array(x, order="C") for n, x in tensors.items()}
+    for length in range(8):  # The header's length must be a multiple of 8.
+        metadata = {"bert_tf": f'{{"rank": 4, "of": "\u00e9{"x" * length}"}}'}
+        huggingface_weights.write(str(path), tensors, metadata)
+        assert path.read_bytes() == save(contiguous, metadata)
+
+
+# The upper half of a float32 is a bfloat16.
+UPPER_HALVES = (ALL_BITS.astype("uint32") << 16).view("float32")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "expected"),
+    [
+        (np.float16, ALL_BITS.view("float16").astype("float64")),
+        (ml_dtypes.bfloat16, UPPER_HALVES),
+    ],
+)
+def test_half_precision_is_exact_in_float32(tmp_path, dtype, expected):
+    # Weights are not NaN or larger.
+    kept = np.abs(expected) < 2.0**48
+    found = open_one(tmp_path, ALL_BITS.view(dtype)[kept]).read("x")
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, expected[kept])
+
+
+def test_float64_must_be_exact_in_float32(tmp_path):
+    wide = np.array([0.0, -0.0, 1.5, -(2.0**-149), 2.0**60])
+    found = open_one(tmp_path, wide).read("x")
+    assert found.dtype == np.float32
+    np.testing.assert_array_equal(found, wide)
+    for value in (0.1, 1e39, 2.0**-150, 2.0**24 + 1):
+        opened = open_one(tmp_path, np.array([1.0, value]))
+        with refused("float32 cannot represent"):
+            opened.read("x")
+
+
+def with_header(tensors):
+    """The bytes of a file with any header and 24 bytes of numbers."""
+    header = json.dumps(tensors).encode()
+    return struct.pack("<Q", len(header)) + header + b"\0" * 24
+
+
+def entry(dtype="F32", shape=(2, 3)):
+    return {"a": {"dtype": dtype, "shape": shape, "data_offsets": [0, 24]}}
+
+
+GOOD = with_header(entry())
+BAD_FILES = {
+    "empty": b"",
+    "truncated in the header": GOOD[:30],
+    "truncated in the numbers": GOOD[:-1],
+    "too long": GOOD + b"\0",
+    "header longer than the file": struct.pack("<Q", 10**6) + GOOD[8:],
+    "text": b"version https://git-lfs.github.com/spec/v1\n" * 3,
+    "not a dict": with_header([1, 2]),
+    "shape and length differ": with_header(entry(shape=(2, 4))),
+    "unknown dtype": with_header(entry("Q32")),
+}
+
+
+@pytest.mark.parametrize("content", BAD_FILES.values(), ids=BAD_FILES)
+def test_refuses_a_damaged_file(tmp_path, content):
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(GOOD)
+    assert TensorFiles(str(path)).shapes == {"a": (2, 3)}
+    path.write_bytes(content)
+    with refused(f"{path}: this is not a safetensors file"):
+        TensorFiles(str(path))
+
+
+def test_refuses_unreadable_files(tmp_path, monkeypatch):
+    path = tmp_path / "x.safetensors"
+    with refused("there is no such"):
+        TensorFiles(str(path))
+    with refused("a directory"):
+        TensorFiles(str(tmp_path))
+    path.write_bytes(with_header(entry("F8_E8M0", [24])))
+    with refused("no dtype F8_E8M0"):
+        TensorFiles(str(path)).read("a")
+
+    def refuse(*arguments):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("builtins.open", refuse)
+    with refused(f"{path}: Permission denied"):
+        TensorFiles(str(path))
+
+
+SECOND = "model-00002-of-00002.safetensors"
+OUTSIDE = [
+    *("../x.safetensors", "/x.safetensors", "a/x.safetensors"),
+    *("a\\x.safetensors", "x.bin", "x.safetensors\n", 7, ["x.safetensors"]),
+]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda shards: {}, "'weight_map' must map"),
+        (lambda shards: [*shards], "'weight_map' must map"),
+        (lambda shards: shards | {"a": SECOND}, "there is a tensor 'a'"),
+        (lambda shards: shards | {"x": SECOND}, "there is no tensor 'x'"),
+        (lambda shards: {"b": SECOND}, "there is a tensor 'd'"),
+        (lambda shards: {"a": "x.safetensors"}, "there is no such"),
+        *((lambda s, x=x: {"a": x}, "in the same folder") for x in OUTSIDE),
+    ],
+)
+def test_index_and_shards_must_agree(tmp_path, change, message):
+    write_shards(tmp_path, TENSORS, 2)
+    shards = json.loads((tmp_path / INDEX).read_text())["weight_map"]
+    write_json(tmp_path, INDEX, {"weight_map": change(shards)})
+    with refused(message):
+        open_tensors(str(tmp_path / INDEX))
+
+
+# Hugging Face's weights by this project's names
+
+
+@pytest.fixture
+def opened(tmp_path):
+    """Returns a function that writes tensors to a file and opens it."""
+
+    def open_file(tensors, config=CONFIG):
+        path = str(tmp_path / "x.safetensors")
+        save_file(tensors, path)
+        return HuggingFaceWeights(TensorFiles(path), config)
+
+    return open_file
+
+
+def test_kernels_are_transposed(opened):
+    tensors = their_tensors()
+    weights = opened(tensors)
+    assert_same_weights(arrays("pretraining"), weights)
+    assert weights.parts == set(HEADS["pretraining"].parts)
+    np.testing.assert_array_equal(
+        weights["bert/encoder/layer_1/intermediate/dense/kernel"],
+        tensors["bert.encoder.layer.1.intermediate.dense.weight"].T,
+    )
+    with pytest.raises(KeyError):
+        weights["bert.pooler.dense.bias"]
+
+
+def rename(old, new):
+    return lambda tensors: {n.replace(old, new): x for n, x in tensors.items()}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        rename("LayerNorm.weight", "LayerNorm.gamma"),
+        rename("LayerNorm.bias", "LayerNorm.beta"),
+        rename("bert.", ""),
+        rename(WORDS, DECODER),
+        rename(BIAS, DECODER_BIAS),
+        lambda t: t | {DECODER: t[WORDS], DECODER_BIAS: t[BIAS]},
+        lambda t: t | {"bert.embeddings.position_ids": np.arange(19)[None]},
+        lambda t: t | {"bert.embeddings.token_type_ids": np.zeros(19, int)},
+    ],
+)
+def test_reads_other_spellings(opened, change):
+    assert_same_weights(arrays("pretraining"), opened(change(their_tensors())))
+
+
+def test_includes_foreign_tensors_by_their_names(opened, caplog):
+    names = ("encoders.x", "x.encoder.layer", "gamma", "Norm.gamma")
+    foreign = {name: np.ones(3, "float32") for name in names}
+    foreign["half"] = np.arange(3, dtype=ml_dtypes.bfloat16)
+    foreign["counts"] = np.arange(3)
+    foreign["a\nb\x1b[31m" + 10**4 * "c"] = np.ones(2, bool)
+    weights = opened(their_tensors() | foreign)
+    assert_same_weights(Arrays(arrays("pretraining") | foreign), weights)
+    assert weights["counts"].dtype == np.int64
+    assert weights.parts == set(HEADS["pretraining"].parts)
+    assert not weights.explained
+    [record] = caplog.records
+    message = record.getMessage()
+    assert "tensors that are not BERT's: " in message
+    assert "'Norm.gamma'" in message
+    assert len(message) < 500
+    assert message.isprintable()
+
+
+def test_whole_parts_are_optional_except_the_encoder(opened):
+    tensors = their_tensors()
+    for gone in ("pooler", "cls.predictions", "cls.seq_rel"):
+        rest = {n: x for n, x in tensors.items() if gone not in n}
+        assert len(opened(tensors).parts - opened(rest).parts) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "message"),
+    [
+        (WORDS, None, f"missing: '{WORDS}'"),
+        (QUERY, None, f"missing: '{QUERY}'"),
+        ("bert.pooler.dense.bias", None, "missing: 'bert.pooler.dense.bias'"),
+        ("cls.predictions.transform.dense.bias", None, "missing: 'cls.pred"),
+        (WORDS, np.ones((12, 23)), r"shape \[23, 12\], as the config says"),
+        (QUERY, np.ones(144), rf"{QUERY} must have shape \[12, 12\]"),
+        ("bert.pooler.dense.bias", np.ones((12, 1)), r"shape \[12\]"),
+        ("cls.seq_relationship.weight", np.ones((3, 12)), r"shape \[2, 12\]"),
+        ("classifier.bias", np.ones(0), r"shape \[classes\]"),
+        (QUERY, np.ones((12, 12), "int8"), f"{QUERY} must be float32, float16"),
+        ("output_bias", np.ones(3), "not belong .* config: 'output_bias'"),
+        (DECODER, np.ones((23, 12)), f"{DECODER} differs from {WORDS}"),
+        (DECODER_BIAS, np.ones(23), f"{DECODER_BIAS} differs from {BIAS}"),
+    ],
+)
+def test_refuses_weights_of_another_model(opened, name, tensor, message):
+    tensors = their_tensors() | {name: tensor}
+    with refused(f"x.safetensors: .*{message}"):
+        opened({n: x for n, x in tensors.items() if x is not None})
+
+
+def test_the_encoder_is_required(opened):
+    tensors = {f"layer.{n}.weight": np.ones(3) for n in range(20)}
+    with refused("weights of encoder are missing"):
+        opened(tensors)
+
+
+@pytest.mark.parametrize("layers", [1, 3, 1000])
+def test_refuses_another_number_of_layers(opened, layers, monkeypatch):
+    tensors = their_tensors()
+    if layers == 1000:  # Names of so many layers are not even generated.
+        monkeypatch.setattr(huggingface_names, "rows", None)
+    config = dataclasses.replace(CONFIG, num_hidden_layers=layers)
+    with refused("x.safetensors: .*layer"):
+        opened(tensors, config)
+
+
+# This project's weights by Hugging Face's names
+
+
+@pytest.mark.parametrize("dtype", ["float64", ml_dtypes.bfloat16])
+def test_writes_float32_if_that_is_exact(opened, dtype):
+    weights = arrays("pretraining")
+    for name, value in weights.items():
+        weights[name] = value.astype(ml_dtypes.bfloat16).astype(dtype)
+    tensors = HuggingFaceTensors(weights, CONFIG, "pretraining")
+    assert {value.dtype for value in tensors.values()} == {np.dtype("float32")}
+    assert_same_weights(weights, opened(dict(tensors)))
+    name = "bert/pooler/dense/bias"
+    weights[name] = np.full(12, 0.1)
+    with refused(f"{name} has float64 numbers"):
+        tensors["bert.pooler.dense.bias"]
+    weights[name] = np.ones(12, "int32")
+    with refused(f"{name} must be .*; got int32"):
+        tensors["bert.pooler.dense.bias"]

@@ -1,0 +1,338 @@
+"""TF1 checkpoints, `.keras` files and models from them."""
+
+import dataclasses
+import json
+import os
+import zipfile
+
+import keras
+import numpy as np
+import pytest
+
+from bert_tf.checkpoints import conversion, google, keras_files
+from bert_tf.checkpoints import tf1 as checkpoints
+from bert_tf.checkpoints.checkpoint import WRITTEN_FORMATS
+from bert_tf.checkpoints.huggingface_names import HEADS
+from bert_tf.checkpoints.keras_files import (
+    ModelWeights,
+    build_model,
+    head_of_class,
+)
+from bert_tf.checkpoints.pretrained import load_model, open_pretrained
+from bert_tf.modeling import heads
+from bert_tf.modeling.encoder import BertModel
+from tests.checkpoints.small_models import (
+    CONFIG,
+    Arrays,
+    arrays,
+    assert_same_weights,
+    pretrained,
+    refused,
+    slots,
+)
+
+CLASSES = {
+    "encoder": BertModel,
+    "pretraining": heads.BertPretrainer,
+    "classifier": heads.BertClassifier,
+    "choice": heads.BertMultipleChoice,
+    "token": heads.BertTokenClassifier,
+    "span": heads.BertSpanLabeler,
+}
+
+
+# TF1 checkpoints
+
+
+def test_without_metadata_the_names_determine_the_head(tmp_path):
+    google.write(str(tmp_path), pretrained("pretraining"))
+    (tmp_path / "bert_tf.json").unlink()
+    read = google.read(str(tmp_path / "bert_model.ckpt.index"))
+    assert read.head == "pretraining"
+    assert read.do_lower_case is None
+    same_names = ("classifier", "choice", "token")
+    for head in HEADS:
+        expected = None if head in same_names else head
+        names = list(arrays(head))
+        assert google.head_of(names) == expected
+        assert google.head_of([*names, *slots(arrays(head))]) == expected
+    assert google.head_of([*arrays("span"), *arrays("classifier")]) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"vocab_size": 10**7, "hidden_size": 9_000}, r"\[10000000, 9000\]"),
+        ({"num_hidden_layers": 1_000}, "layer_2/attention.*, found none"),
+    ],
+)
+def test_sizes_are_compared_before_a_model_is_made(tmp_path, changes, message):
+    """Such a model would need 360 GB, or minutes."""
+    google.write(str(tmp_path), pretrained("encoder"))
+    config = dataclasses.replace(CONFIG, **changes)
+    (tmp_path / "bert_config.json").write_text(config.to_json_string())
+    with refused(message):
+        BertModel.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("ending", [checkpoints.INDEX, checkpoints.DATA])
+def test_a_pipe_is_not_a_checkpoint(tmp_path, ending):
+    google.write(str(tmp_path), pretrained("encoder"))
+    path = tmp_path / f"{google.PREFIX}{ending}"
+    path.unlink()
+    os.mkfifo(path)
+    with refused(f"{path}: this is a device or a pipe"):
+        google.read(str(tmp_path / google.PREFIX))
+
+
+def test_an_optimizer_is_written_as_a_training_checkpoint(tmp_path):
+    whole = pretrained("pretraining")
+    kept = slots(whole.weights, step=23)
+    google.write(str(tmp_path), whole, kept)
+    manager = checkpoints.CheckpointManager(str(tmp_path))
+    assert manager.steps() == [23]
+    reader = checkpoints.Reader(manager.latest())
+    assert_same_weights(reader, Arrays({**whole.weights, **kept}))
+    assert google.read(str(tmp_path)).config == whole.config
+
+
+def test_a_config_is_optional_but_checked(tmp_path):
+    weights = {"bert/embeddings/word_embeddings": np.ones((2, 3), "f4")}
+    checkpoints.write(str(tmp_path / "x.ckpt"), weights)
+    read = google.read(str(tmp_path))
+    assert read.config is None
+    assert read.vocab is None
+    assert_same_weights(read.weights, Arrays(weights))
+    (tmp_path / "bert_config.json").write_text('{"vocab_size": -1}')
+    with refused(r"bert_config\.json"):
+        google.read(str(tmp_path))
+
+
+def test_reads_a_checkpoint_that_tf1_wrote(shared_data):
+    folder = shared_data / "checkpoints" / "tf1_tiny_keras_bert"
+    read = google.read(str(folder))
+    assert read.head == "pretraining"
+    assert read.config.hidden_size == 4
+    assert len(read.vocab) == 15
+    assert "global_step" in read.weights
+
+
+@pytest.mark.parametrize("to", WRITTEN_FORMATS)
+@pytest.mark.parametrize("bad", [np.nan, -np.inf, 3e38])
+def test_weights_that_are_not_finite_are_refused(tmp_path, to, bad):
+    source = pretrained("classifier")
+    source.weights["output_bias"][2] = bad
+    conversion.write(conversion.plan(source, to), str(tmp_path))
+    message = f"{tmp_path}.*bias has numbers that are NaN, infinite or"
+    with refused(message):
+        heads.BertClassifier.from_pretrained(tmp_path)
+    with refused(message):
+        planned = conversion.plan(open_pretrained(tmp_path), "google")
+        conversion.write(planned, str(tmp_path / "google"))
+    if to == "keras":
+        with refused(message):
+            load_model(tmp_path / "model.keras")
+
+
+# Models and .keras files
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_builds_the_class_of_the_head_with_its_weights(head):
+    whole = pretrained(head)
+    model = build_model(whole)
+    assert type(model) is CLASSES.get(head, heads.BertPretrainer)
+    assert head_of_class(type(model)) == (
+        head if head in CLASSES else "pretraining"
+    )
+    ours = ModelWeights(model, "here")
+    same = Arrays({name: ours[name] for name in whole.weights})
+    assert_same_weights(same, whole.weights)
+    if head in CLASSES:
+        assert set(ours.shapes) == set(whole.weights)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"config": None}, "memory: the configuration is unknown"),
+        ({"head": None}, "memory: the head is unknown"),
+        ({"head": "token"}, "token model has no output_weights"),
+        (
+            {"config": dataclasses.replace(CONFIG, intermediate_size=16)},
+            "intermediate/dense/kernel",
+        ),
+        (
+            {"config": dataclasses.replace(CONFIG, num_hidden_layers=1_000)},
+            "layer_2/attention/self/query/kernel of shape .*, found none",
+        ),
+    ],
+)
+def test_refuses_to_build_another_model(change, message):
+    with refused(message):
+        build_model(dataclasses.replace(pretrained("encoder"), **change))
+
+
+def test_reads_a_custom_model(tmp_path):
+    encoder = BertModel(CONFIG, name="mine")
+    ids = keras.Input((None,), dtype="int32", name="input_ids")
+    pooled = encoder({"input_ids": ids})["pooled_output"]
+    model = keras.Model(ids, keras.layers.Dense(2, name="top")(pooled))
+    model.save(tmp_path / "own.keras")
+    read = keras_files.read(str(tmp_path / "own.keras"))
+    assert read.head is None
+    assert "bert/pooler/dense/kernel" in read.weights
+    assert read.weights.shapes["top/kernel"] == (12, 2)
+    with pytest.raises(KeyError):
+        read.weights["no/such"]
+
+
+def test_refuses_another_config_beside_the_file(tmp_path):
+    keras_files.write(str(tmp_path), pretrained("encoder"))
+    other = dataclasses.replace(CONFIG, num_attention_heads=4)
+    (tmp_path / "bert_config.json").write_text(other.to_json_string())
+    with refused(r"differs from bert_config\.json"):
+        keras_files.read(str(tmp_path))
+
+
+def rewrite(path, change, compression=zipfile.ZIP_STORED):
+    """Replaces config.json in a `.keras` file by a function of its bytes."""
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    members["config.json"] = change(members["config.json"])
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+
+
+def nest_json(path):
+    """Replaces config.json by lists that are nested too deeply for JSON."""
+    rewrite(path, lambda _: b"[" * 99_999 + b"]" * 99_999)
+
+
+def change_entry(offset, value):
+    """Changes the entry of config.json in the directory of the zip file."""
+
+    def damage(path):
+        content = bytearray(path.read_bytes())
+        entry = content.rindex(b"config.json") - 46
+        assert content[entry:].startswith(b"PK\x01\x02")
+        content[entry + offset] = value
+        path.write_bytes(content)
+
+    return damage
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: path.unlink(),
+        lambda path: path.write_bytes(b"PK\x03\x04 no"),
+        lambda path: path.write_bytes(path.read_bytes()[:-999]),
+        nest_json,
+        # Encrypted; compressed by an unknown method; a name of 200 characters,
+        # which zipfile puts into its message; at another offset.
+        change_entry(8, 1),
+        change_entry(10, 77),
+        change_entry(28, 200),
+        change_entry(42, 3),
+    ],
+)
+def test_refuses_a_damaged_file(tmp_path, damage):
+    keras_files.write(str(tmp_path), pretrained("encoder"))
+    path = tmp_path / "model.keras"
+    damage(path)
+    with refused(r"model\.keras.{0,400}$"):
+        keras_files.read(str(path))
+
+
+@pytest.fixture
+def never_loaded(monkeypatch):
+    """Fails if Keras sees the file."""
+
+    def load_model(*_, **__):
+        raise AssertionError("Keras loads the file")
+
+    monkeypatch.setattr(keras.saving, "load_model", load_model)
+
+
+@pytest.mark.parametrize("read", [keras_files.read, load_model])
+def test_runs_no_code_from_a_file(tmp_path, never_loaded, read):
+    layer = keras.layers.Lambda(lambda x: x, output_shape=(2,))
+    path = str(tmp_path / "x.keras")
+    keras.Sequential([keras.Input((2,)), layer]).save(path)
+    with refused("x.keras: it contains a Lambda, .*safe_mode=False"):
+        read(path)
+    pickle = {"class_name": "TorchModuleWrapper", "config": {"module": "gASV"}}
+    rewrite(path, lambda _: json.dumps({"layers": [pickle]}).encode())
+    with refused("x.keras: it contains a TorchModuleWrapper, "):
+        read(path)
+
+
+def test_code_runs_only_if_the_caller_says_so(tmp_path):
+    layer = keras.layers.Lambda(lambda x: x, output_shape=(2,))
+    path = tmp_path / "x.keras"
+    keras.Sequential([keras.Input((2,)), layer]).save(path)
+    assert load_model(path, safe_mode=False).layers[0].name == layer.name
+
+
+def fill(content):
+    return content[:-1] + b" " * (70 << 20) + content[-1:]
+
+
+def deepen(content):
+    config = json.loads(content)
+    config["config"]["config"] |= {"num_hidden_layers": 999}
+    return json.dumps(config).encode()
+
+
+@pytest.mark.parametrize(
+    ("change", "compression", "message"),
+    [
+        (fill, zipfile.ZIP_DEFLATED, "unpack to 73,[0-9,]* bytes"),
+        (fill, zipfile.ZIP_STORED, r"config\.json in it has 73,.* more than"),
+        (deepen, zipfile.ZIP_STORED, "has 1,1.* weights, but the file has"),
+    ],
+)
+def test_refuses_sizes_before_it_reads(
+    tmp_path, never_loaded, change, compression, message
+):
+    folder = str(tmp_path)
+    keras_files.write(folder, pretrained("encoder"))
+    path = str(tmp_path / "model.keras")
+    rewrite(path, change, compression)
+    for read in (keras_files.read, load_model):
+        with refused(f"model.keras: .*{message}.* another source"):
+            read(path)
+
+
+def test_unpacks_no_more_than_the_archive_says(tmp_path):
+    """The directory of the archive gives 1 byte for 70 MB."""
+    keras_files.write(str(tmp_path), pretrained("encoder"))
+    path = tmp_path / "model.keras"
+    rewrite(path, fill, zipfile.ZIP_DEFLATED)
+    content = bytearray(path.read_bytes())
+    entry = content.rindex(b"config.json") - 46
+    content[entry + 24 : entry + 28] = (1).to_bytes(4, "little")
+    path.write_bytes(content)
+    with refused("cannot read .*: Bad CRC-32"):
+        keras_files.read(str(path))
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("missing", "missing: there is no such file"),
+        ("", r"model\.keras: there is no such file"),
+        ("text", "text: this is not a .keras file"),
+    ],
+)
+def test_load_model_names_what_it_cannot_load(tmp_path, path, message):
+    (tmp_path / "text").write_text("hello")
+    with refused(message):
+        load_model(tmp_path / path)
+    for wrong in (None, 3, BertModel(CONFIG)):
+        with refused("path must be a string or a pathlib.Path; got"):
+            load_model(wrong)
+    with refused("load_model has no option 'compiled'. Did you mean 'compile'"):
+        load_model(tmp_path / path, compiled=False)

@@ -1,0 +1,394 @@
+"""Answers chosen from logits, as in the original, and their files."""
+
+import dataclasses
+import json
+import math
+import random
+import re
+
+import numpy as np
+import pytest
+import squad_files
+
+from bert_tf.errors import InputError
+from bert_tf.kinds.spans import answers as answers_module
+from bert_tf.kinds.spans.answers import (
+    AnswerRules,
+    Scores,
+    answer_questions,
+    find_answer,
+    json_object_writer,
+    metric_names,
+    official_scores,
+    require_answers,
+    write_answers,
+)
+from bert_tf.kinds.spans.squad_files import (
+    ODDS_WITHOUT_SPAN,
+    Question,
+    SpanEncoding,
+    Window,
+    make_windows,
+)
+from tests import original_span_answers as slow
+
+FIRST = 4  # [CLS], two tokens of a question, [SEP].
+CONTEXT = "The U.S.\nhas 50 states."
+
+
+def question_of(context):
+    return Question("q1", "what is", context)
+
+
+def window_of(context):
+    """Returns a window of the whole context, with words as tokens."""
+    spans = [m.span() for m in re.finditer(r"\w+|[^\w\s]", context)]
+    starts, ends = np.array(spans, np.int32).reshape(-1, 2).T
+    return Window(0, FIRST, starts, ends, np.full(len(starts), True))
+
+
+def answer(context, starts, ends, null=(0.0, 0.0), window=None, **rules):
+    """Finds the answer, given {position: logit} in the order of rank."""
+    scores = Scores(
+        np.array([*starts], np.int32),
+        np.array([*starts.values()], np.float32),
+        np.array([*ends], np.int32),
+        np.array([*ends.values()], np.float32),
+        *null,
+    )
+    windows = [window or window_of(context)]
+    rules = AnswerRules(**rules)
+    return find_answer(question_of(context), windows, [scores], rules)
+
+
+def texts(found):
+    return [entry["text"] for entry in found.nbest]
+
+
+# ---------------------------------------------------------- choosing an answer
+
+
+def test_sorted_marks_are_not_an_empty_answer():
+    """NFD sorts marks, so a later token can be an earlier character."""
+    window = Window(
+        0, FIRST, np.array([0, 2, 1]), np.array([1, 3, 2]), np.full(3, True)
+    )
+    found = answer("abc", {5: 9.0, 4: 0.0}, {6: 9.0}, window=window)
+    assert texts(found) == ["ab"]
+
+
+def test_a_list_of_no_answer_only_has_odds():
+    """The original crashes if the list has no room for a span."""
+    options = {"n_best_size": 1, "with_negative": True}
+    found = answer("x", {4: 2.0}, {4: 2.0}, (9.0, 0.0), **options)
+    assert (found.text, texts(found), found.null_odds) == ("", [""], 5.0)
+    options["null_score_diff_threshold"] = 5.0
+    found = answer("x", {4: 2.0}, {4: 2.0}, (9.0, 0.0), **options)
+    assert (found.text, texts(found)) == ("x", [""])
+
+
+@pytest.mark.parametrize("with_negative", [False, True])
+def test_a_question_that_has_the_best_starts_is_answered(with_negative):
+    """The original crashes with SQuAD 2.0, and answers "empty" otherwise."""
+    starts = {1: 9.0, 2: 8.0, 9: 3.0, 4: 2.0, 6: 1.0}
+    ends = {2: 9.0, 1: 8.0, 5: 4.0, 6: 2.0, 9: 0.0}
+    options = {"n_best_size": 2, "with_negative": with_negative}
+    found = answer("a b c d e f", starts, ends, (2.0, 3.0), **options)
+    assert (found.text, found.start) == ("a b", 0)
+    assert found.null_odds == (-1.0 if with_negative else None)
+    total = math.exp(6) + math.exp(5 if with_negative else 4)
+    assert texts(found) == ["a b", "" if with_negative else "a b c"]
+    chance = pytest.approx(math.exp(6) / total, rel=1e-12)
+    assert found.nbest[0]["probability"] == chance
+
+
+def test_without_a_span_there_is_no_answer():
+    options = {"with_negative": True, "null_score_diff_threshold": 1e9}
+    spanless = answer(CONTEXT, {0: 9.0}, {0: 9.0}, (2.5, -1.0), **options)
+    blank = find_answer(question_of(" \n"), [], [], AnswerRules(**options))
+    for found, logits in ((spanless, (2.5, -1.0)), (blank, (0.0, 0.0))):
+        assert (found.text, found.null_odds) == ("", ODDS_WITHOUT_SPAN)
+        [entry] = found.nbest
+        assert (entry["start_logit"], entry["end_logit"]) == logits
+    [entry] = answer(CONTEXT, {0: 9.0}, {0: 9.0}).nbest
+    assert (entry["text"], entry["probability"]) == ("", 0.0)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("where", ["start", "end", "null"])
+def test_logits_must_be_finite(bad, where):
+    starts, ends = ({4: 1.0, -1: -np.inf} for _ in range(2))
+    null = (bad, 0.0) if where == "null" else (0.0, 0.0)
+    if where != "null":
+        {"start": starts, "end": ends}[where][5] = bad
+    with pytest.raises(InputError, match="question 'q1' are not finite"):
+        answer(CONTEXT, starts, ends, null)
+
+
+# ---------------------------------------------------------------- the original
+
+
+def random_case(rng):
+    """Returns a context, its windows, logits with many ties, and rules."""
+    context = " ".join(rng.choices("abcde", k=rng.randint(3, 13)))
+    whole, windows, logits = window_of(context), [], []
+    step, longest = rng.randint(1, 5), rng.randint(3, 9)
+    for begin in range(0, len(whole.starts), step):
+        shown = slice(begin, begin + longest)
+        starts, ends = whole.starts[shown], whole.ends[shown]
+        is_max = np.array([rng.random() < 0.7 for _ in starts])
+        windows.append(Window(0, FIRST, starts, ends, is_max))
+        size = FIRST + len(starts) + 1 + rng.randint(0, 3)
+        values = [rng.randint(-6, 6) / 4 for _ in range(2 * size)]
+        logits.append(np.array(values, np.float32).reshape(2, size))
+    options = {
+        "n_best_size": rng.choice([1, 2, 5, 20]),
+        "max_answer_length": rng.choice([1, 3, 30]),
+        "with_negative": rng.random() < 0.5,
+        "null_score_diff_threshold": rng.choice([-4.0, -2.0, 0.0, 0.5]),
+    }
+    return context, windows, logits, options
+
+
+def original(context, windows, logits, options):
+    """Returns the prediction of the original, or None if it has no span."""
+    pieces = [
+        ["[CLS]", "what", "is", "[SEP]"]
+        + [context[a] for a in window.starts]
+        + ["[SEP]"]
+        for window in windows
+    ]
+    starts, ends = zip(*logits, strict=True)
+    try:
+        found = slow.original_answer(
+            context, windows, pieces, starts, ends, True, **options
+        )
+    except slow.Crash:
+        return None
+    return None if found.text == "empty" else found
+
+
+def test_plain_words_give_the_answers_of_the_original():
+    """If a word is a token, its alignment and our slice are the same."""
+    rng = random.Random(3)
+    kinds = {"of all": 0, "span": 0, "null": 0}
+    for _ in range(500):
+        context, windows, logits, options = random_case(rng)
+        scores = [slow.scores_of(*pair) for pair in logits]
+        rules = AnswerRules(**options)
+        ours = find_answer(question_of(context), windows, scores, rules)
+        theirs = original(context, windows, logits, options)
+        if theirs is None:
+            kinds["of all"] += 1
+            options["n_best_size"] = 1000
+            theirs = original(context, windows, logits, options)
+            assert ours.best_span == (theirs.best_span if theirs else "")
+            if theirs:
+                assert (ours.text, ours.null_odds) == (
+                    theirs.text,
+                    theirs.null_odds,
+                )
+            continue
+        kinds["span" if theirs.text else "null"] += 1
+        assert ours.text == theirs.text
+        assert ours.null_odds == theirs.null_odds
+        for entry, expected in zip(ours.nbest, theirs.nbest, strict=True):
+            probability = expected["probability"]
+            expected["probability"] = pytest.approx(probability, rel=1e-12)
+            assert entry == expected
+    assert min(kinds.values()) > 20, kinds
+
+
+VOCAB = (
+    *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "steve", "smith", "'", "s", "cafe"),
+    *("was", "there", ",", "in", "u", ".", "##s", "book", "东", "京"),
+)
+
+
+@pytest.mark.parametrize(
+    ("context", "first", "last", "text", "originals"),
+    [
+        # Both split a word between tokens.
+        ("Steve Smith's book", 0, 1, "Steve Smith", "Steve Smith"),
+        ("was Café's there", 1, 1, "Café", "Café"),
+        # White space is kept from the context.
+        ("Steve  Smith", 0, 1, "Steve  Smith", "Steve Smith"),
+        # It gives up if normalization changes the number of letters.
+        ("Cafe\u0301's", 0, 0, "Cafe\u0301", "Cafe\u0301's"),
+        # It cannot find an unknown token.
+        ("in “Łódź”,", 2, 2, "Łódź", "“Łódź”,"),
+        # It finds the first "s" of the words, which is not the answer's.
+        ("Smith's", 2, 2, "s", "S"),
+        # Without a token, it crashes.
+        (" ", 0, 0, "", None),
+    ],
+)
+def test_slices_and_the_alignment_of_the_original(
+    context, first, last, text, originals
+):
+    encoding = SpanEncoding(VOCAB, True, None, 32, max_query_length=4)
+    question = Question("q1", "was", context)
+    windows = make_windows([question], encoding, with_positions=False)
+    [rows] = slow.rows_of([question], windows.windows)
+    starts = np.zeros((len(rows), 32), np.float32)
+    ends = starts.copy()
+    starts[:, 3 + first] = ends[:, 3 + last] = 5
+    options = {"n_best_size": 1, "with_negative": not rows}
+    ours, original = slow.compare(
+        question, rows, windows, starts, ends, encoding, **options
+    )
+    assert (ours.text, original and original.text) == (text, originals)
+
+
+# --------------------------------------------------------- answering questions
+
+LENGTH = 19
+ENCODING = SpanEncoding(tuple(squad_files.VOCAB), True, None, LENGTH, 5, 4)
+QUESTIONS = squad_files.questions(13, impossible=4)
+BLANK = Question("blank", "Where ba?", " \t", where="question 13")
+WITH_NEGATIVE = AnswerRules(with_negative=True)
+
+
+def find_the_word(windows):
+    """A perfect model: it finds the token that the question asks for."""
+    ids = windows.arrays["input_ids"]
+    asked = ids[:, 2:3]  # [CLS] where WORD ? [SEP]
+    is_there = (ids == asked) & (np.arange(LENGTH) > 4)
+    logits = np.where(is_there, 9.0, -1.0)
+    logits[:, 0] = 4.0
+    order = np.argsort(-logits, axis=1, kind="stable")[:, :3]
+    best = np.take_along_axis(logits, order, axis=1)
+    return {
+        "start_indexes": order,
+        "start_logits": best,
+        "end_indexes": order,
+        "end_logits": best,
+        "null_start_logits": logits[:, 0],
+        "null_end_logits": logits[:, 0],
+    }
+
+
+def answered(questions=QUESTIONS, rules=WITH_NEGATIVE, predict=find_the_word):
+    return list(answer_questions(questions, ENCODING, predict, rules))
+
+
+def test_questions_are_answered_in_order(monkeypatch, caplog):
+    asked = [*QUESTIONS[:5], BLANK, *QUESTIONS[5:], BLANK]
+    expected = answered(asked)
+    assert [question for question, _ in expected] == asked
+    for question, found in expected:
+        assert found.text == "".join(a.text for a in question.answers)
+        assert (found.null_odds > 0) == (not question.answers)
+    [warning] = [m for m in caplog.messages if "no window" in m]
+    assert ": 2; the first: 'blank'" in warning
+    monkeypatch.setattr(answers_module, "_WINDOWS_AT_A_TIME", 3)
+    assert answered(asked) == expected
+    sizes = []
+
+    def predict(windows):
+        sizes.append(len(windows))
+        return find_the_word(windows)
+
+    next(answer_questions(asked, ENCODING, predict, WITH_NEGATIVE))
+    assert len(sizes) == 1  # Other answers are computed when needed.
+
+
+# ----------------------------------------------------------------------- files
+
+
+def test_the_files_are_the_originals(tmp_path):
+    answers = answered()
+    assert list(write_answers(answers, str(tmp_path), True)) == answers
+    for name, attribute in {
+        "predictions": "text",
+        "nbest_predictions": "nbest",
+        "null_odds": "null_odds",
+    }.items():
+        content = {q.id: getattr(found, attribute) for q, found in answers}
+        text = (tmp_path / f"{name}.json").read_text()
+        assert text == json.dumps(content, indent=4) + "\n"
+    # Without negatives a stale file is removed.
+    answers = answered(rules=AnswerRules())
+    assert list(write_answers(answers, str(tmp_path), False)) == answers
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"predictions.json", "nbest_predictions.json"}
+
+
+def test_a_failure_leaves_no_file(tmp_path):
+    def predict(windows):
+        kept = find_the_word(windows)
+        return {**kept, "start_logits": kept["start_logits"] * np.nan}
+
+    stream = answer_questions(QUESTIONS, ENCODING, predict, WITH_NEGATIVE)
+    with pytest.raises(InputError, match="'q0'"):
+        list(write_answers(stream, str(tmp_path), True))
+    assert not list(tmp_path.iterdir())
+    for value in (math.nan, [{"a": -math.inf}]):
+        with pytest.raises(ValueError, match="not JSON compliant"):
+            write_object(tmp_path / "object.json", {"good": 1.0, "bad": value})
+    assert not list(tmp_path.iterdir())
+
+
+def write_object(path, members):
+    with json_object_writer(str(path)) as add:
+        for key, value in members.items():
+            add(key, value)
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {},
+        {"}": "{", "\n}": "{\n", "{": "\n}\n", '"': "\\"},
+        {"é": "김치 \u2028 🤗", "half": "\ud83e", "tab": "\t\x00\x7f"},
+        {"x": 0.1, "y": 1e-320, "n": 10**30, "z": [{"text": "1\n2"}] * 2},
+    ],
+)
+def test_json_in_pieces_equals_json_dumps(tmp_path, members):
+    path = tmp_path / "sub" / "object.json"
+    write_object(path, members)
+    text = path.read_bytes().decode("ascii")
+    assert text == json.dumps(members, indent=4) + "\n"
+
+
+# ---------------------------------------------------------------------- scores
+
+
+@pytest.mark.parametrize(
+    ("threshold", "n_best_size", "exact"),
+    [(0.0, 20, 100.0), (-1e9, 20, 100 * 4 / 13), (-1e9, 1, 100 * 4 / 13)],
+)
+def test_official_scores(threshold, n_best_size, exact):
+    """The best threshold is computed from spans even if all answers are ""."""
+    answers = answered(rules=AnswerRules(n_best_size, 30, True, threshold))
+    scores = official_scores(answers, with_negative=True)
+    assert scores["eval_exact"] == pytest.approx(exact)
+    assert scores["eval_best_exact"] == scores["eval_best_f1"] == 100.0
+    assert (scores["eval_HasAns_total"], scores["eval_NoAns_total"]) == (9, 4)
+    assert {*metric_names(with_negative=True)} <= scores.keys()
+
+
+def test_korean_is_scored_by_characters():
+    questions = [q for q in QUESTIONS if q.answers]
+    answers = []
+    for question, found in answered(questions, AnswerRules()):
+        found = dataclasses.replace(found, text=f"{found.text}xx")
+        answers.append(answers_module.Answered(question, found))
+    words = official_scores(answers, with_negative=False)
+    letters = official_scores(answers, with_negative=False, is_korquad=True)
+    assert words["eval_f1"] == 0.0
+    assert letters["eval_f1"] == pytest.approx(100 * 2 / 3)
+    assert {*metric_names(False)} == letters.keys() == words.keys()
+
+
+def test_questions_to_score_need_answers():
+    require_answers(QUESTIONS, with_negative=True)
+    with pytest.raises(InputError, match=r"'q0' \(question 0\) has no answer"):
+        require_answers(QUESTIONS, with_negative=False)
+    unanswered = [Question("q", "Where?", "There.")]
+    for with_negative, advice in (
+        (True, r'mark it "is_impossible": true\.$'),
+        (False, "true and pass `version_2_with_negative`"),
+    ):
+        with pytest.raises(InputError, match=advice):
+            require_answers(unanswered, with_negative)

@@ -1,0 +1,300 @@
+"""Questions of SQuAD files, and the records that hold their windows."""
+
+import copy
+import dataclasses
+import gzip
+import json
+import re
+
+import numpy as np
+import pytest
+import squad_files
+
+from bert_tf.data import records
+from bert_tf.errors import InputError
+from bert_tf.kinds.spans.squad_files import (
+    Answer,
+    Question,
+    SpanEncoding,
+    make_windows,
+    read_questions,
+)
+
+CONTEXT = "Seoul (서울) is the capital. 👍 Busan is not."
+PLACE = "article 1, paragraph 1, question 1"
+
+
+def qa(id="q1", text="Seoul", start=0, question="What?", **more):
+    answers = [{"text": text, "answer_start": start}]
+    return {"id": id, "question": question, "answers": answers, **more}
+
+
+def squad(*qas, context=CONTEXT):
+    paragraphs = [{"context": context, "qas": list(qas)}]
+    article = {"title": "T", "paragraphs": paragraphs}
+    return {"version": "1.1", "data": [article]}
+
+
+@pytest.fixture
+def read(write):
+    """Returns a function that reads the questions of some content."""
+
+    def read(content, with_negative=False, needs_answers=True, **options):
+        if not isinstance(content, (str, bytes)):
+            content = json.dumps(content)
+        name = "squad.json.gz" if isinstance(content, bytes) else "squad.json"
+        return read_questions(
+            write(content, name),
+            with_negative=with_negative,
+            needs_answers=needs_answers,
+            **options,
+        )
+
+    return read
+
+
+def ids(questions):
+    return [question.id for question in questions]
+
+
+# ----------------------------------------------------------------- SQuAD files
+
+
+def test_reads_questions_and_their_places(read, warnings, tmp_path):
+    content = squad(qa(), qa("1-0-0", "Busan", CONTEXT.index("Busan")))
+    content["data"].append(squad(qa(7, "x", 0), context="x")["data"][0])
+    path = tmp_path / "squad.json"
+    first, second = "article 1, paragraph 1", "article 2, paragraph 1"
+    expected = [
+        Question(name, "What?", context, (answer,), False, f"{path}: {place}")
+        for name, context, answer, place in [
+            ("q1", CONTEXT, Answer("Seoul", 0), f"{first}, question 1"),
+            ("1-0-0", CONTEXT, Answer("Busan", 29), f"{first}, question 2"),
+            ("7", "x", Answer("x", 0), f"{second}, question 1"),
+        ]
+    ]
+    assert read("\ufeff" + json.dumps(content)) == expected
+    assert read(content, needs_answers=False) == expected
+    compressed = gzip.compress(json.dumps(content).encode())
+    assert ids(read(compressed)) == ids(expected)
+    assert not warnings
+
+
+def test_impossible_questions_need_the_option(read, warnings):
+    nothing = {"id": "q1", "question": "?", "answers": []}
+    content = squad(nothing | {"is_impossible": True}, qa("q2"))
+    content["data"] += squad(qa("q3", is_impossible=True))["data"]
+    questions = read(content, with_negative=True)
+    assert [q.is_impossible for q in questions] == [True, False, True]
+    assert [len(q.answers) for q in questions] == [0, 1, 1]
+    assert not warnings
+    questions = read(content)
+    assert ids(questions) == ["q2", "q3"]
+    assert not any(q.is_impossible for q in questions)
+    ignored, skipped = warnings
+    assert re.search("is_impossible, which is ignored .*: 2; the f", ignored)
+    assert re.search("`version_2_with_negative`.*'q1'", skipped)
+
+
+def test_prediction_needs_no_answers(read, warnings):
+    content = squad(
+        {"id": "q1", "question": "?"},
+        {"id": "q2", "question": "?", "answers": [{"text": "Seoul"}]},
+        qa("q3", "not there", 10_000),
+    )
+    questions = read(content, needs_answers=False, strict=True)
+    assert [q.answers for q in questions] == [
+        (),
+        (Answer("Seoul", -1),),
+        (Answer("not there", 10_000),),
+    ]
+    assert not warnings
+    content = squad({**qa(), "answers": {"text": ["a"], "answer_start": [0]}})
+    [question] = read(content, needs_answers=False, reads_answers=False)
+    assert question.answers == ()
+
+
+@pytest.mark.parametrize(
+    ("entry", "context", "message"),
+    [
+        (qa(start=1), CONTEXT, "'Seoul'.*'eoul ' at answer_start 1"),
+        (qa(start=10_000), CONTEXT, "'Seoul'.*'' at answer_start 10000"),
+        (qa(text="not", start=-4), CONTEXT, "'not'.*''.*-4"),
+        # As if counted in UTF-16.
+        (qa(text="Busan", start=30), CONTEXT, "'Busan'.*'usan '.*30"),
+        ({"id": "q1", "question": "?"}, CONTEXT, "no answer"),
+        (qa(text=" ", start=5), CONTEXT, "no answer"),
+        (qa(text=""), " \n", "empty context"),
+        (qa(is_impossible=True), "", "empty context"),
+    ],
+)
+def test_training_skips_or_refuses_flawed_questions(
+    read, warnings, entry, context, message
+):
+    flawed = squad(entry, {**entry, "id": "q2"}, context=context)
+    good = {"data": flawed["data"] + squad(qa("good"))["data"]}
+    options = {"with_negative": "is_impossible" in entry}
+    assert ids(read(good, **options)) == ["good"]
+    place = rf"'q1' \(.*squad\.json: {PLACE}\)"
+    [line] = [line for line in warnings if "skipped" in line]
+    assert re.search(f": 2; the first: {place}: .*{message}", line)
+    found = read(good, needs_answers=False, strict=True, **options)
+    assert ids(found) == ["q1", "q2", "good"]
+    with pytest.raises(InputError, match=f"question 1: .*'q1'.*{message}"):
+        read(good, strict=True, **options)
+    with pytest.raises(InputError, match=r"no questions to .* all 2 were skip"):
+        read(flawed, **options)
+
+
+def test_warns_of_oddities(read, warnings):
+    two = [
+        {"text": "Seoul", "answer_start": 0},
+        {"text": "capital", "answer_start": 18},
+    ]
+    content = squad(
+        qa("q1", question=" "),
+        {**qa("q2"), "answers": two[:1] * 2},
+        {**qa("q3"), "answers": two},
+        {**qa("q4"), "answers": two, "is_impossible": True},
+    )
+    content["data"].append({"paragraphs": []})
+    content["data"] += squad()["data"] * 2
+    questions = read(content, with_negative=True)
+    assert ids(questions) == ["q1", "q2", "q3", "q4"]
+    assert [a.text for a in questions[2].answers] == ["Seoul", "capital"]
+    found = [re.search(r"(.*): (\d+); the first: (.*)", w) for w in warnings]
+    assert {match[1]: int(match[2]) for match in found} == {
+        "Questions with an empty text": 1,
+        "Questions with several answers, of which the first is used": 1,
+        "Articles without paragraphs": 1,
+        "Paragraphs without questions": 2,
+    }
+    assert [m[3].partition("json: ")[2] for m in found if "Para" in m[1]] == [
+        "article 3, paragraph 1"
+    ]
+
+
+def with_question(**values):
+    return lambda c, a, p: p["qas"][1].update(values)
+
+
+# A change of (content, article, paragraph), and the message.
+BROKEN = [
+    (
+        lambda c, a, p: a.pop("paragraphs"),
+        "article 1: expected the key 'paragraphs'; found 'title'",
+    ),
+    (
+        lambda c, a, p: p["qas"][1].pop("id"),
+        "paragraph 1, question 2: .* 'id'; found 'question'",
+    ),
+    (lambda c, a, p: p["qas"].insert(0, {}), "question 1: .*found no keys"),
+    (
+        with_question(answers=[{"answer_start": 3}]),
+        "question 2, answer 1: .* 'text'; found 'answer_start'",
+    ),
+    (
+        lambda c, a, p: c["data"].insert(0, "Seoul"),
+        "article 1: .* a JSON object; found 'Seoul'",
+    ),
+    (lambda c, a, p: p.update(context=None), "'context' must be a string; got"),
+    (with_question(id=True), "question 2: 'id' must be a string; got True"),
+    (
+        with_question(answers=[{"text": "S", "answer_start": False}]),
+        "'answer_start' must be a whole number; got False",
+    ),
+    (with_question(is_impossible="no"), "must be true or false; got 'no'"),
+    (with_question(id="q1"), "question 2: the id 'q1' .* used at .*question 1"),
+    (lambda c, a, p: p.update(qas=[]), "json: .* no questions to train on"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), BROKEN)
+def test_errors_name_the_place(read, change, message):
+    content = copy.deepcopy(squad(qa("q1"), qa("q2", is_impossible=True)))
+    article = content["data"][0]
+    change(content, article, article["paragraphs"][0])
+    with pytest.raises(InputError, match=message):
+        read(content, with_negative=True)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"data": []}\n{"data": []}', r"squad\.json:2: invalid JSON"),
+        ([], "SQuAD.*a list"),
+        ({"model": "bert"}, "json: .* 'data'; found 'model'"),
+        ({"data": "squad"}, "'data' must be a list; got 'squad'"),
+        (
+            squad(qa(text="x" * 5000), context="y" * 9000),
+            r"'x{50,99}\.\.\., but the context has 'y",  # Shortened.
+        ),
+    ],
+)
+def test_files_that_are_not_squad(read, content, message):
+    with pytest.raises(InputError, match=message):
+        read(content, strict=True)
+
+
+def test_real_files(shared_data, warnings):
+    counts = {}
+    for name in ("dev-v1.1", "train-v1.1-subset", "dev-v2.0-cs224n"):
+        questions = read_questions(
+            str(shared_data / "squad" / f"{name}.json"),
+            with_negative="v2" in name,
+            needs_answers="train" in name,
+        )
+        impossible = sum(q.is_impossible for q in questions)
+        counts[name] = len(questions), impossible
+    assert counts == {
+        "dev-v1.1": (10570, 0),
+        "train-v1.1-subset": (11877, 0),
+        "dev-v2.0-cs224n": (6078, 3168),
+    }
+    assert not warnings
+
+
+# --------------------------------------------------------------------- records
+
+QUESTIONS = squad_files.questions(11)
+ENCODING = SpanEncoding(tuple(squad_files.VOCAB), True, None, 19, 5, 4)
+
+
+@pytest.mark.parametrize("windows_per_part", [1, 3, 1000])
+def test_records_do_not_depend_on_parts(
+    tmp_path, monkeypatch, warnings, windows_per_part
+):
+    monkeypatch.setattr(SpanEncoding, "rows_per_part", windows_per_part)
+    path = tmp_path / "train.tf_record"
+    assert ENCODING.write(str(path), QUESTIONS)
+    made = make_windows(QUESTIONS, ENCODING, with_positions=True)
+    assert len(made.windows) > len(QUESTIONS)
+    unique_ids = 10**9 + np.arange(len(made.windows))
+    np.testing.assert_array_equal(made.batch["unique_ids"], unique_ids)
+    expected = records.encode_batch(ENCODING.schema, made.batch)
+    assert path.read_bytes() == records.frame(expected)
+
+    asked = [dataclasses.replace(QUESTIONS[0], answers=()), *QUESTIONS[1:]]
+    made = make_windows(asked, ENCODING, with_positions=True)
+    assert ENCODING.count_rows(asked) == len(made.windows)
+    [warning] = warnings
+    assert "without an answer" in warning
+    assert "'q0' (question 0)" in warning
+
+
+def test_changes_rewrite_the_records(tmp_path):
+    path = str(tmp_path / "train.tf_record")
+    first, *others = QUESTIONS
+    for change in (
+        {"is_impossible": True},
+        {"question": "?"},
+        {"answers": first.answers * 2},
+        {"context": "bada"},
+    ):
+        changed = [dataclasses.replace(first, **change), *others]
+        assert ENCODING.write(path, changed)
+        moved = [dataclasses.replace(q, id="x", where="y") for q in changed]
+        assert not ENCODING.write(path, moved)
+    other = dataclasses.replace(ENCODING, doc_stride=6)
+    assert other.write(path, changed)
+    assert other.write(path, changed, sources=[__file__])

@@ -1,0 +1,320 @@
+"""Models with a head: training, dropout, choices, attentions, errors."""
+
+import contextlib
+
+import keras
+import numpy as np
+import pytest
+from keras import ops
+
+from bert_tf.errors import InputError
+from bert_tf.modeling import heads, kernels
+from bert_tf.modeling.encoder import BertModel
+from bert_tf.modeling.heads import (
+    BertClassifier,
+    BertMultipleChoice,
+    BertPretrainer,
+    BertSpanLabeler,
+    BertTokenClassifier,
+)
+from bert_tf.modeling.optimization import AdamWeightDecay
+from tests.backends import small_bert
+from tests.backends.small_bert import (
+    CONFIG,
+    LABELS,
+    WITHOUT_DROPOUT,
+    B,
+    C,
+    S,
+    V,
+)
+
+MODELS = [m for m in small_bert.MODELS if m is not BertModel]
+WITH_OWN_DROPOUT = [BertClassifier, BertTokenClassifier, BertMultipleChoice]
+SEED = np.array([5, 6], "int32")
+
+
+def test_every_position_is_scored_without_positions():
+    model = small_bert.make(BertPretrainer)
+    inputs = small_bert.features(BertPretrainer)
+    some = model(inputs)["masked_lm_logits"]
+    positions = inputs.pop("masked_lm_positions")
+    every = np.array(model(inputs)["masked_lm_logits"])
+    assert every.shape == (B, S, V)
+    expected = every[np.arange(B)[:, None], positions]
+    np.testing.assert_allclose(some, expected, atol=1e-5)
+    shapes = model.compute_output_shape({"input_ids": (B, S)})
+    assert shapes["masked_lm_logits"] == (B, S, V)
+
+
+def test_choices_are_scored_one_by_one():
+    """With positions and examples like those of other models."""
+    model = small_bert.make(BertMultipleChoice)
+    inputs = small_bert.features(BertMultipleChoice)
+    numbers = np.broadcast_to(np.arange(S)[::-1], inputs["input_ids"].shape)
+    inputs |= {"position_ids": numbers, "example_ids": numbers // 4}
+    logits = np.array(model(inputs)["logits"])
+    for choice in range(C):
+        alone = {name: value[:, choice] for name, value in inputs.items()}
+        pooled = model.bert(alone)["pooled_output"]
+        expected = heads.score(model, pooled)[:, 0]
+        np.testing.assert_allclose(logits[:, choice], expected, atol=1e-5)
+    with pytest.raises(InputError, match="Leave out cls_positions"):
+        model(inputs | {"cls_positions": numbers[..., :1]})
+
+
+@pytest.mark.parametrize("model_class", small_bert.MODELS)
+def test_mask_and_segments_have_defaults(model_class):
+    model = small_bert.make(model_class)
+    ids = small_bert.features(model_class)["input_ids"]
+    inputs = {"input_ids": ids, "label_ids": np.zeros(B)}
+    masked = {"input_mask": np.ones_like(ids), "segment_ids": 0 * ids}
+    keras.tree.map_structure(
+        np.testing.assert_array_equal, model(inputs), model(inputs | masked)
+    )
+
+
+@pytest.mark.parametrize("model_class", MODELS)
+def test_attentions_beside_the_logits(model_class):
+    """They sum to 1, have the announced shapes, and change no logit."""
+    inputs = small_bert.features(model_class)
+    options = {"dtype": "mixed_bfloat16"}
+    model = small_bert.make(model_class, output_attentions=True, **options)
+    outputs = model(inputs)
+    shapes = model.compute_output_shape({k: v.shape for k, v in inputs.items()})
+    symbols = model(small_bert.symbols(model_class))
+    assert len(outputs["attentions"]) == CONFIG.num_hidden_layers
+    for value, shape, symbol in zip(
+        outputs["attentions"],
+        shapes["attentions"],
+        symbols["attentions"],
+        strict=True,
+    ):
+        assert value.shape == shape
+        assert len(symbol.shape) == len(shape)
+        assert value.dtype == symbol.dtype == "bfloat16"
+        sums = ops.sum(ops.cast(value, "float32"), axis=-1)
+        np.testing.assert_allclose(sums, 1.0, atol=0.02)
+    without = small_bert.make(model_class, **options)(inputs)
+    assert outputs.keys() == {*without, "attentions"}
+    for name, value in without.items():
+        np.testing.assert_allclose(outputs[name], value, atol=0.1)
+    again = model_class.from_config(model.get_config())
+    assert again.bert.output_attentions
+
+
+@pytest.mark.parametrize("model_class", small_bert.MODELS)
+def test_too_long_a_sequence(model_class):
+    model = model_class(CONFIG, **small_bert.ARGUMENTS[model_class])
+    axes = small_bert.features(model_class)["input_ids"].ndim
+    shape = (*(2,) * (axes - 1), CONFIG.max_position_embeddings + 1)
+    for use in (
+        lambda: model({"input_ids": np.zeros(shape, int)}),
+        lambda: model(
+            {"input_ids": keras.Input(batch_shape=shape, dtype="int32")}
+        ),
+        lambda: model.compute_output_shape({"input_ids": shape}),
+    ):
+        with pytest.raises(InputError, match=r"at most 11 .*got 12"):
+            use()
+
+
+@pytest.mark.parametrize(
+    "model_class",
+    [
+        # The others draw their masks as these do.
+        pytest.param(kind, marks=[pytest.mark.slow] * (number > 1))
+        for number, kind in enumerate(small_bert.MODELS)
+    ],
+)
+def test_dropout_depends_on_the_seed(model_class):
+    model = small_bert.make(model_class)
+    inputs = small_bert.features(model_class)
+
+    def logits(seed, training=True):
+        outputs = model(inputs, training=training, seed=seed)
+        name = "sequence_output" if model_class is BertModel else "logits"
+        return np.concatenate(
+            [np.ravel(v) for k, v in outputs.items() if k.endswith(name)]
+        )
+
+    np.testing.assert_array_equal(logits(SEED), logits(SEED))
+    np.testing.assert_array_equal(logits(SEED, False), logits(None, False))
+    for one, other in ((SEED, SEED + 1), (None, None)):
+        assert not np.allclose(logits(one), logits(other))
+
+
+@pytest.mark.parametrize("model_class", WITH_OWN_DROPOUT)
+@pytest.mark.parametrize(("rate", "differs"), [(0.5, True), (0.0, False)])
+def test_dropout_of_the_head(model_class, rate, differs):
+    model = small_bert.make(model_class, WITHOUT_DROPOUT, dropout=rate)
+    inputs = small_bert.features(model_class)
+    expected = model(inputs)["logits"]
+    for seed in (SEED, None):
+        trained = model(inputs, training=True, seed=seed)["logits"]
+        assert np.allclose(expected, trained) is not differs
+
+
+@pytest.mark.parametrize("model_class", MODELS)
+@pytest.mark.filterwarnings("error:Gradients do not exist")
+def test_fit_trains_every_variable(model_class):
+    """Except for a pooler whose output is not used, which is frozen."""
+    own = {"dropout": 0.0} if model_class in WITH_OWN_DROPOUT else {}
+    model = small_bert.make(model_class, WITHOUT_DROPOUT, **own)
+    inputs = small_bert.features(model_class)
+    targets = {
+        name: small_bert.integers(name, value.shape[:-1], value.shape[-1])
+        for name, value in model(inputs).items()
+    }
+    before = [np.array(w) for w in model.weights]
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(
+        keras.optimizers.Adam(0.01),
+        dict.fromkeys(targets, loss),
+        run_eagerly=True,
+    )
+    losses = model.fit(inputs, targets, B, 6, verbose=0).history["loss"]
+    assert losses[-1] < losses[0]
+    for weight, old in zip(model.weights, before, strict=True):
+        is_idle = "pooler" in weight.path and model_class in (
+            BertTokenClassifier,
+            BertSpanLabeler,
+        )
+        # A softmax over choices ignores what is added to all of them.
+        if model_class is BertMultipleChoice and "output_bias" in weight.path:
+            continue
+        assert np.array_equal(weight, old) is is_idle, weight.path
+        assert weight.trainable is not is_idle
+
+
+def test_one_loss_and_metric_for_plain_labels():
+    model = small_bert.make(BertClassifier)
+    model.compile(
+        loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+        run_eagerly=True,
+    )
+    inputs = small_bert.features()
+    labels = small_bert.integers("labels", (B,), LABELS)
+    model.fit(inputs, labels, verbose=0)
+    best = model.predict(inputs, verbose=0)["logits"].argmax(-1)
+    result = model.evaluate(inputs, labels, verbose=0, return_dict=True)
+    assert result["accuracy"] == pytest.approx(np.mean(best == labels))
+
+
+@pytest.fixture
+def trained(monkeypatch):
+    """Returns a function that trains a classifier for four steps with `fit`."""
+    monkeypatch.setattr(kernels, "LEAST_SIZE", 1)
+    monkeypatch.setattr(kernels, "LEAST_SIZE_OF_STEPS", 1)
+    inputs = small_bert.features()
+    labels = small_bert.integers("labels", (B,), LABELS)
+
+    def train(is_compiled, dtype="float32", jit_compile="auto", **options):
+        model = small_bert.make(
+            BertClassifier, WITHOUT_DROPOUT, dropout=0.0, dtype=dtype
+        )
+        # Without such an epsilon, Adam hardly depends on clipping.
+        optimizer = AdamWeightDecay(
+            0.5, epsilon=1.0, global_clipnorm=0.1, **options
+        )
+        if dtype == "mixed_float16":
+            optimizer = keras.optimizers.LossScaleOptimizer(optimizer, 4.0)
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(optimizer, loss, jit_compile=jit_compile)
+        if not is_compiled:
+            model._compiling = contextlib.nullcontext
+        model.fit(inputs, labels, B, 4, shuffle=False, verbose=0)
+        return model
+
+    return train
+
+
+@pytest.mark.parametrize(
+    ("dtype", "options", "tolerance"),
+    [
+        ("float32", {}, 1e-5),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                ("float32", {"gradient_accumulation_steps": 2}, 1e-5),
+                ("float32", {"use_ema": True}, 1e-5),
+                ("float64", {}, 1e-12),
+                ("mixed_float16", {}, 2e-3),
+            )
+        ),
+    ],
+)
+def test_fit_compiles_what_scripts_compile(trained, dtype, options, tolerance):
+    """Operations between matrix products, and the update."""
+    models = [trained(is_fused, dtype, **options) for is_fused in (True, False)]
+    optimizers = [
+        getattr(model.optimizer, "inner_optimizer", model.optimizer)
+        for model in models
+    ]
+    assert ["_compiled_assign" in vars(x) for x in optimizers] == [True, False]
+    fused, plain = (model.get_weights() for model in models)
+    for ours, theirs in zip(fused, plain, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=0, atol=tolerance)
+
+
+@pytest.mark.slow
+def test_fit_that_xla_compiles_as_a_whole(trained):
+    model = trained(True, jit_compile=True)
+    assert model.jit_compile
+    assert "_compiled_assign" not in vars(model.optimizer)
+
+
+@pytest.mark.slow
+def test_compiled_updates_follow_the_hyperparameters(trained):
+    model = trained(is_compiled=True)
+    model.optimizer.weight_decay_rate = 0.0
+    model.optimizer.learning_rate = 0.0
+    before = model.get_weights()
+    model.compile(model.optimizer, model.loss)
+    model.optimizer.learning_rate = 0.5
+    model.optimizer.beta_1 = 1.0
+    for moment in model.optimizer.slot_variables().values():
+        moment.assign(keras.ops.zeros_like(moment))
+    inputs = small_bert.features()
+    labels = small_bert.integers("labels", (B,), LABELS)
+    model.fit(inputs, labels, verbose=0)
+    # The first moment stays 0, and nothing decays.
+    for old, new in zip(before, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(old, new)
+
+
+@pytest.mark.slow
+def test_a_fitted_model_is_exported_without_its_optimizer(trained, tmp_path):
+    model = trained(is_compiled=True)
+    model.enable_lora(2)
+    model.fit(
+        small_bert.features(),
+        small_bert.integers("labels", (B,), LABELS),
+        verbose=0,
+    )
+    model.merge_lora()
+    model.export(str(tmp_path / "fitted"), verbose=False)
+    plain = small_bert.make(BertClassifier, WITHOUT_DROPOUT, dropout=0.0)
+    plain.export(str(tmp_path / "plain"), verbose=False)
+    fitted, new = (
+        (tmp_path / name / "variables" / "variables.data-00000-of-00001")
+        .stat()
+        .st_size
+        for name in ("fitted", "plain")
+    )
+    assert fitted < 1.2 * new
+
+
+def test_number_of_labels_from_numpy():
+    model = BertClassifier(CONFIG, np.max([0, 2]) + 1)
+    assert type(model.get_config()["num_labels"]) is int
+    assert model.num_labels == 3
+
+
+@pytest.mark.parametrize("model_class", [BertClassifier, BertTokenClassifier])
+@pytest.mark.parametrize("num_labels", [0, 2.0, True, "2", None])
+def test_wrong_number_of_labels(model_class, num_labels):
+    message = rf"^num_labels must be a positive integer; got {num_labels!r}.$"
+    with pytest.raises(InputError, match=message):
+        model_class(CONFIG, num_labels)

@@ -1,0 +1,331 @@
+"""Fused operations: when they are used, their values, gradients and masks."""
+
+import functools
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from bert_tf.modeling import kernels
+from bert_tf.modeling.kernels import Compiled, compiling
+from bert_tf.modeling.transformer import attention_bias
+
+SEED = (3, -5)
+# Largest difference as a share of the largest number; bfloat16 has 8 bits.
+TOLERANCES = {"float32": 2e-6, "bfloat16": 2e-2}
+
+
+@pytest.fixture(params=TOLERANCES)
+def dtype(request):
+    return request.param
+
+
+def floats(*shape, dtype="float32", seed=0):
+    values = np.random.default_rng(seed).normal(size=shape)
+    return tf.cast(values, dtype)
+
+
+def numbers(tensor) -> np.ndarray:
+    return tf.cast(tensor, "float32").numpy()
+
+
+def with_gradients(function, *arguments):
+    """Returns the result and the gradients of the floating arguments."""
+    watched = [x for x in arguments if x.dtype.is_floating]
+    with tf.GradientTape() as tape:
+        tape.watch(watched)
+        result = function(*arguments)
+        upstream = floats(*result.shape, dtype=result.dtype, seed=99)
+        loss = tf.reduce_sum(result * upstream)
+    return [result, *tape.gradient(loss, watched)]
+
+
+@pytest.fixture
+def fused(monkeypatch):
+    """Returns `with_gradients` where tensors of any size are fused."""
+    monkeypatch.setattr(kernels, "LEAST_SIZE", 1)
+
+    def run(function, *arguments):
+        with compiling(Compiled.PASSES):
+            assert kernels.is_fused(arguments[0])
+            return with_gradients(function, *arguments)
+
+    return run
+
+
+@pytest.fixture
+def check(fused, dtype):
+    """Compares values and gradients of a function, fused and plain."""
+
+    def check(function, *arguments, plain=None):
+        found = fused(function, *arguments)
+        expected = with_gradients(plain or function, *arguments)
+        assert [x.dtype for x in found] == [x.dtype for x in expected]
+        for one, other in zip(found, expected, strict=True):
+            one, other = numbers(one), numbers(other)
+            tolerance = TOLERANCES[dtype] * np.abs(other).max()
+            np.testing.assert_allclose(one, other, rtol=0, atol=tolerance)
+        return map(numbers, found)
+
+    return check
+
+
+# When operations are fused.
+
+
+def large(dtype="float32"):
+    return tf.zeros([kernels.LEAST_SIZE // 256, 256], dtype)
+
+
+def test_only_large_passes_are_fused():
+    assert not kernels.is_fused(large())
+    with compiling(Compiled.PASSES):
+        assert kernels.is_fused(large())
+        assert kernels.is_fused(large("bfloat16"))
+        assert not kernels.is_fused(large()[1:])  # Too small.
+        assert not kernels.is_fused(large("float64"))  # Would lose precision.
+        assert not kernels.is_fused(keras.Input((2**20,)))  # Unknown size.
+        with compiling(Compiled.EVERYTHING):
+            assert not kernels.is_fused(large())
+            assert kernels.is_all_compiled()
+        assert not kernels.is_all_compiled()
+    with pytest.raises(KeyError), compiling(Compiled.PASSES):
+        raise KeyError
+    assert not kernels.is_fused(large())
+
+
+def test_unknown_lengths_are_fused_in_long_trainings_of_long_texts():
+    fused = {}
+
+    @tf.function(input_signature=[tf.TensorSpec([32, None, 384])])
+    def trace(x):
+        for steps, length in ((0, 64), (400, 64), (1400, 64), (1400, 16)):
+            with compiling(Compiled.PASSES, steps, length):
+                wide = tf.concat([x] * 4, -1)
+                found = [kernels.is_fused(x), kernels.is_fused(wide)]
+                fused[steps, length] = found
+
+    trace.get_concrete_function()
+    assert fused == {
+        (0, 64): [False, False],
+        (400, 64): [False, True],
+        (1400, 64): [True, True],
+        (1400, 16): [False, True],
+    }
+
+
+# Transposes, which are slow for short texts.
+
+
+def test_heads_are_swapped_without_transposes_for_inference():
+    def swap_back(x):
+        swapped = kernels.swap_heads(x, axis=2)
+        return swapped, kernels.swap_heads(swapped, axis=1)
+
+    x = np.random.default_rng(0).normal(size=(2, 3, 4, 5)).astype("float32")
+    function = tf.function(swap_back)
+    with kernels.for_inference():
+        spec = tf.TensorSpec([None, None, 4, 5])
+        traced = function.get_concrete_function(spec)
+    swapped, same = traced(tf.constant(x))
+    np.testing.assert_array_equal(swapped, x.transpose(0, 2, 1, 3))
+    np.testing.assert_array_equal(same, x)
+    used = {op.type for op in traced.graph.get_operations()}
+    assert "Transpose" not in used
+
+
+# Values and gradients equal those of the plain operations.
+
+
+@pytest.mark.parametrize("approximate", [False, True])
+def test_gelu(check, dtype, approximate):
+    x = 3.0 * floats(7, 5, 11, dtype=dtype)
+    check(lambda x: kernels.gelu(x, approximate), x)
+
+
+@pytest.fixture
+def check_small(dtype):
+    """Compares a function of a small batch in training with TensorFlow's.
+
+    Returns the types of the operations in training.
+    """
+
+    def check(function, *arguments):
+        def in_training(*arguments):
+            with compiling(Compiled.PASSES):
+                assert not kernels.is_fused(arguments[0])
+                return with_gradients(function, *arguments)
+
+        plain = with_gradients(function, *arguments)
+        for one, other in zip(in_training(*arguments), plain, strict=True):
+            atol = TOLERANCES[dtype] * np.abs(numbers(other)).max()
+            np.testing.assert_allclose(numbers(one), numbers(other), 0, atol)
+        graph = tf.function(in_training).get_concrete_function(*arguments).graph
+        return {operation.type for operation in graph.get_operations()}
+
+    return check
+
+
+@pytest.mark.parametrize("approximate", [False, True])
+def test_gelu_of_small_batches_has_its_own_gradient(
+    check_small, dtype, approximate
+):
+    gelu = functools.partial(kernels.gelu, approximate=approximate)
+    operations = check_small(gelu, 3.0 * floats(7, 5, dtype=dtype))
+    # TensorFlow's gradient would keep the results of these operations.
+    assert {"Erf", "Tanh"}.isdisjoint(operations)
+
+
+def dropped_probabilities(scores, bias, rate):
+    """Returns what `attend` multiplies with the values."""
+    identity = tf.eye(scores.shape[-1], batch_shape=scores.shape[:2])
+    identity = tf.cast(identity, scores.dtype)
+    seed = tf.constant(SEED)
+    return kernels.attend(scores, bias, identity, rate, seed)[0]
+
+
+@pytest.mark.parametrize("left_to_right", [False, True])
+def test_attention_probabilities(check, dtype, left_to_right):
+    scores = floats(3, 2, 7, 7, dtype=dtype)
+    mask = tf.sequence_mask([7, 4, 1], 7, "int32")
+    bias = attention_bias(mask, left_to_right=left_to_right)
+
+    def dropped(scores):
+        return dropped_probabilities(scores, bias, 0.0)
+
+    probabilities, gradient = check(dropped, scores)
+    hidden = np.broadcast_to(bias.numpy() < 0, scores.shape)
+    assert not probabilities[hidden].any()
+    assert probabilities[~hidden].all()
+    assert not gradient[hidden].any()
+
+
+def test_attention_to_small_batches_keeps_the_mask_only(check_small, dtype):
+    scores, value = (floats(3, 2, 7, n, dtype=dtype, seed=n) for n in (7, 5))
+    bias = attention_bias(tf.sequence_mask([7, 4, 1], 7, "int32"))
+
+    def attend(scores, value):
+        seed = tf.constant(SEED)
+        return kernels.attend(scores, bias, value, 0.25, seed)[0]
+
+    # TensorFlow's gradient would keep these products' arguments.
+    assert "SelectV2" not in check_small(attend, scores, value)
+
+
+@pytest.fixture
+def layer_norm_arguments(dtype):
+    """Returns a function, and arguments that all get gradients."""
+    epsilon = 1e-3
+
+    class Norm:
+        """A layer whose weights are arguments, so that they get gradients."""
+
+        def __init__(self, gamma, beta):
+            self.gamma, self.beta, self.epsilon = gamma, beta, epsilon
+
+        def __call__(self, x):
+            normal = keras.ops.layer_normalization(
+                x, self.gamma, self.beta, axis=-1, epsilon=epsilon
+            )
+            return tf.cast(normal, dtype)
+
+    def residual_layer_norm(x, residual, *weights, rate=0.0):
+        seed = tf.constant(SEED)
+        norm = Norm(*weights)
+        return kernels.residual_layer_norm(x, residual, norm, rate, seed)
+
+    rows = [floats(5, 7, 13, dtype=dtype, seed=s) for s in (1, 2)]
+    weights = [floats(13, dtype=dtype, seed=s) for s in (3, 4)]
+    return residual_layer_norm, *rows, *weights
+
+
+def test_residual_layer_norm(check, layer_norm_arguments):
+    check(*layer_norm_arguments)
+
+
+def test_residual_layer_norm_of_small_batches_has_its_own_gradient(
+    check_small, layer_norm_arguments
+):
+    function, *arguments = layer_norm_arguments
+    function = functools.partial(function, rate=0.25)
+    # TensorFlow's gradient would keep the mean.
+    assert "Rsqrt" not in check_small(function, *arguments)
+
+
+def test_cross_entropy(check, dtype):
+    logits = 5.0 * floats(3, 4, 17, dtype=dtype)
+    labels = tf.constant([[0, 16, 3, 3], [1, 2, 5, 8], [13, 0, 0, 7]])
+    check(
+        lambda x: kernels.cross_entropy(labels, x),
+        logits,
+        plain=lambda x: kernels.cross_entropy(labels, tf.cast(x, "float32")),
+    )
+
+
+def test_cross_entropy_of_extreme_logits(fused):
+    loss, gradient = fused(
+        lambda x: kernels.cross_entropy(tf.constant([0]), x),
+        tf.constant([[1e30, -1e30, 0.0]]),
+    )
+    np.testing.assert_array_equal(loss, [0.0])
+    np.testing.assert_array_equal(gradient, [[0.0, 0.0, 0.0]])
+
+
+# Dropout.
+
+
+def test_gradient_has_the_mask_of_the_values(fused, dtype):
+    bias = tf.zeros([3, 1, 1, 64])
+    kept, gradient = map(
+        numbers,
+        fused(
+            lambda s: dropped_probabilities(s, bias, 0.25),
+            tf.zeros([3, 2, 64, 64], dtype),
+        ),
+    )
+    # Uniform probabilities of 1/64, divided by 0.75 where they are kept.
+    values, counts = np.unique(kept, return_counts=True)
+    np.testing.assert_allclose(values, [0, 1 / 48], rtol=1e-2)
+    assert abs(counts[0] / kept.size - 0.25) < 0.01
+    # ds = p (m u - sum(m u p)), by hand from the mask of the values.
+    upstream = numbers(floats(*kept.shape, dtype=dtype, seed=99))
+    masked = (kept > 0) * upstream / 0.75
+    expected = (masked - masked.mean(-1, keepdims=True)) / 64
+    limit = TOLERANCES[dtype] * np.abs(expected).max()
+    assert np.abs(gradient - expected).max() < limit
+
+
+def masks(count, rate=0.1, size=2**16, step=77):
+    """Returns the masks of one step's seeds, site after site."""
+    return np.stack(
+        [
+            kernels.keep_mask([size], tf.constant([step, 500 + site]), rate)
+            for site in range(count)
+        ]
+    )
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.1, 0.5, 0.9])
+def test_a_mask_keeps_its_share(rate):
+    found = masks(8, rate)
+    deviation = np.sqrt(rate * (1 - rate) / found[0].size)
+    shares = found.mean(axis=1)
+    assert np.abs(shares - (1 - rate)).max() <= 4 * deviation
+
+
+def test_masks_are_independent_across_positions_and_sites():
+    """There is no correlation of neighbours, columns or layers."""
+    found = masks(6).astype(float) - 0.9
+    scale = found[0].size * 0.09
+    limit = 4.5 / np.sqrt(found[0].size)
+    for lag in (1, 2, 3, 4, 8, 16, 64, 128, 384, 768, 1024, 4096):
+        for mask in found:
+            assert abs(np.dot(mask[lag:], mask[:-lag])) / scale < limit
+    together = found @ found.T / scale
+    assert np.abs(together - np.diag(np.diag(together))).max() < limit
+
+
+def test_masks_are_a_function_of_the_seed():
+    np.testing.assert_array_equal(masks(2), masks(2))
+    assert (masks(1) != masks(1, step=78)).mean() > 0.1

@@ -1,0 +1,452 @@
+"""Metrics by hand, and compared with the official scripts' definitions."""
+
+import collections
+import itertools
+import json
+import math
+import random
+import re
+import string
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+
+from bert_tf.errors import InputError
+from bert_tf.kinds.tags.conll_files import read_conll
+from bert_tf.tasks.metrics import (
+    METRICS,
+    compute,
+    count_entities,
+    entities,
+    entity_scores,
+    korquad_v1,
+    normalize_korquad,
+    normalize_squad,
+    squad_v1,
+    squad_v2,
+)
+
+# ------------------------------------------------ classification, regression
+
+# 3 true and 1 false positive, 2 missed, 5 true negatives.
+LABELS = [1, 1, 1, 0, 1, 1, 0, 0, 0, 0, 0]
+PREDICTIONS = [1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0]
+CLASSES, GUESSES = [0, 1, 2, 2, 2, 1, 0], [0, 2, 2, 2, 1, 1, 2]
+SETS = [[1, 0, 1], [0, 1, 0], [0, 0, 0], [1, 1, 1], [0, 0, 1]]
+GUESSED_SETS = [[1, 0, 1], [0, 1, 1], [0, 0, 0], [1, 0, 1], [0, 1, 0]]
+X, X_RANKS = [1.0, 2.0, 4.0, 5.0, 5.0], [1, 2, 3, 4.5, 4.5]
+Y, Y_RANKS = [0.5, 4.0, 2.0, 3.0, 9.0], [1, 4, 2, 3, 5]
+
+
+@pytest.mark.parametrize(
+    ("name", "labels", "predictions", "expected"),
+    [
+        ("accuracy", LABELS, PREDICTIONS, 8 / 11),
+        ("f1", LABELS, PREDICTIONS, 2 * 3 / (2 * 3 + 1 + 2)),
+        ("mcc", LABELS, PREDICTIONS, (3 * 5 - 2) / math.sqrt(4 * 5 * 6 * 7)),
+        # F1 is 2 TP / (labels + predictions) of a class.
+        ("macro_f1", CLASSES, GUESSES, (2 / 3 + 2 / 4 + 4 / 7) / 3),
+        ("micro_f1", CLASSES, GUESSES, 4 / 7),
+        ("f1", CLASSES, GUESSES, 2 / 4),
+        ("exact_match", SETS, GUESSED_SETS, 2 / 5),
+        ("accuracy", SETS, GUESSED_SETS, 2 / 5),
+        ("micro_f1", SETS, GUESSED_SETS, 2 * 5 / (7 + 7)),
+        ("pearson", X, Y, np.corrcoef(X, Y)[0, 1]),
+        ("spearman", X, Y, np.corrcoef(X_RANKS, Y_RANKS)[0, 1]),
+        # Where libraries warn or fail.
+        ("f1", [0, 0, 0], [0, 0, 0], 0.0),
+        ("macro_f1", [0, 0], [0, 0], 1.0),
+        ("micro_f1", [[0, 0], [0, 0]], [[0, 0], [0, 0]], 0.0),
+        ("mcc", [0, 1, 0], [0, 0, 0], 0.0),
+        ("mcc", [1], [1], 0.0),
+        ("pearson", [1.0, 2.0, 3.0], [2.5, 2.5, 2.5], math.nan),
+        ("pearson", [1.0], [1.0], math.nan),
+        ("spearman", [1.0, 2.0], [math.nan, 5.0], math.nan),
+    ],
+)
+def test_metrics_by_hand(name, labels, predictions, expected):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        scores = compute([name], np.array(labels), np.array(predictions))
+    assert scores == {name: pytest.approx(expected, nan_ok=True)}
+    assert type(scores[name]) is float
+
+
+def test_f1_of_any_class():
+    scores = compute(["f1"], CLASSES, GUESSES, positive_class=2)
+    assert scores == {"f1": pytest.approx(4 / 7)}
+
+
+@pytest.mark.parametrize(
+    ("names", "labels", "predictions", "error", "message"),
+    [
+        (["accuracy", "bleu"], [1], [1], InputError, "accuracy, f1, .* 'bleu'"),
+        (METRICS, [], [], InputError, "at least one example"),
+        (["f1"], [1, 0], [1, 0, 1], ValueError, "2 labels need the same"),
+    ],
+)
+def test_invalid_arguments(names, labels, predictions, error, message):
+    with pytest.raises(error, match=message):
+        compute(names, labels, predictions)
+
+
+def test_libraries_are_imported_on_first_use():
+    program = (
+        "import sys, bert_tf.tasks.metrics\n"
+        "assert not {'sklearn', 'scipy'} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+# -------------------------------- answers: the official definitions, slowly
+
+
+def slow_normalize(text, korean):
+    if korean:
+        for mark in "'\"《》<>〈〉()‘’":
+            text = text.replace(mark, " ")
+    text = "".join(c for c in text.lower() if c not in string.punctuation)
+    if not korean:
+        text = re.sub(r"\b(a|an|the)\b", " ", text)
+    return " ".join(text.split())
+
+
+def slow_points(texts, predicted, korean=False, negative=False):
+    """Returns exact match and F1 of a question."""
+
+    def units(text):
+        words = slow_normalize(text, korean).split()
+        return [*"".join(words)] if korean else words
+
+    def f1(text):
+        left, found = units(text), units(predicted)
+        if negative and not (left and found):
+            return int(left == found)
+        size, shared = len(left), 0
+        for unit in found:
+            if unit in left:
+                left.remove(unit)
+                shared += 1
+        if not shared:
+            return 0
+        precision, recall = shared / len(found), shared / size
+        return 2 * precision * recall / (precision + recall)
+
+    if negative:
+        texts = [text for text in texts if units(text)] or [""]
+    normal = slow_normalize(predicted, korean)
+    is_exact = any(slow_normalize(text, korean) == normal for text in texts)
+    return int(is_exact), max(map(f1, texts))
+
+
+def slow_v1(gold, predictions, korean=False):
+    exact = f1 = 0  # A running sum, as in the scripts.
+    for key, texts in gold.items():
+        points = slow_points(texts, predictions[key], korean)
+        exact += points[0]
+        f1 += points[1]
+    return {
+        "exact_match": 100.0 * exact / len(gold),
+        "f1": 100.0 * f1 / len(gold),
+    }
+
+
+def slow_v2(gold, points, predictions, odds):
+    """Adds with `sum`, like the script: Python 3.12 rounds it differently."""
+    scores = {}
+    for prefix, kinds in (("", "01"), ("HasAns_", "1"), ("NoAns_", "0")):
+        chosen = [points[k] for k in gold if str(int(bool(gold[k]))) in kinds]
+        exact, f1 = (
+            100.0 * sum(column) / len(chosen)
+            for column in zip(*chosen, strict=True)
+        )
+        values = {"exact": exact, "f1": f1, "total": len(chosen)}
+        scores |= {f"{prefix}{name}": value for name, value in values.items()}
+    for column, name in enumerate(("exact", "f1")):
+        score = best = sum(not texts for texts in gold.values())
+        threshold = 0.0
+        for key in sorted(odds, key=odds.get):
+            if gold[key]:
+                score += points[key][column]
+            elif predictions[key]:
+                score -= 1
+            if score > best:
+                best, threshold = score, odds[key]
+        scores[f"best_{name}"] = 100.0 * best / len(gold)
+        scores[f"best_{name}_thresh"] = threshold
+    return scores
+
+
+WORDS = [
+    *("the", "a", "an", "The", "THE", "a.n", "the-end", "cat", "sat,", "..."),
+    *("on-mat:", "it's", "'quoted'", "(in)", "(", "U.S.", "1,000", "1000"),
+    *("“a”", "‘x’", "—", "–", "ÉTÉ", "été", "Σ.", "ΑΣ", "İ", "ß", "٪"),
+    *("《책》", "책은", "〈", "<b>", "\u00a0", "\u3000"),
+]
+
+
+def random_answers(rng, count, fewest):
+    """Returns gold answers, similar predictions, and odds with ties."""
+
+    def random_text():
+        words = rng.choices(WORDS, k=rng.choice([0, 1, 1, 2, 3, 5]))
+        return rng.choice(["", " ", "  ", "\n"]).join(words)
+
+    gold, predictions = {}, {}
+    for number in range(count):
+        texts = [random_text() for _ in range(rng.randint(fewest, 3))]
+        longer = [f"{text} {random_text()}" for text in texts]
+        gold[f"q{number}"] = texts
+        choices = [*texts, *longer, random_text(), ""]
+        predictions[f"q{number}"] = rng.choice(choices)
+    odds = {key: rng.randint(-3, 3) / 2 for key in rng.sample([*gold], count)}
+    return gold, predictions, odds
+
+
+def test_scores_of_answers_equal_the_definitions():
+    """To the last digit, because they are compared with published numbers."""
+    kinds = collections.Counter()
+    for seed in range(40):
+        rng = random.Random(seed)
+        gold, predictions, odds = random_answers(rng, 23, fewest=0)
+        points = {
+            key: slow_points(texts, predictions[key], negative=True)
+            for key, texts in gold.items()
+        }
+        found = squad_v2(gold, predictions, odds)
+        expected = slow_v2(gold, points, predictions, odds)
+        assert [*found.items()] == [*expected.items()]
+        kinds.update(
+            (bool(gold[k]), x, 0 < y < 1) for k, (x, y) in points.items()
+        )
+        gold, predictions, _ = random_answers(rng, 31, fewest=1)
+        assert squad_v1(gold, predictions) == slow_v1(gold, predictions)
+        expected = slow_v1(gold, predictions, korean=True)
+        assert korquad_v1(gold, predictions) == expected
+    assert len(kinds) == 5
+    assert min(kinds.values()) > 10
+
+
+@pytest.mark.parametrize(
+    ("normalize", "text", "normal"),
+    [
+        (normalize_squad, "The U.S.-led  theory,\tan\n", "usled theory"),
+        # Punctuation is removed first, which may leave an article.
+        (normalize_squad, "a.n, (the) 'A'", ""),
+        # Only ASCII punctuation is removed; \b applies to any script.
+        (normalize_squad, "“a” — ‘b’ éa a的", "“ ” — ‘b’ éa a的"),
+        (normalize_korquad, "《삼국지》(三國志)", "삼국지 三國志"),
+        (normalize_korquad, "<가>〈나〉'다'\"라\"‘마’", "가 나 다 라 마"),
+        (normalize_korquad, "the A-Team, 1,000명.", "the ateam 1000명"),
+    ],
+)
+def test_normalized_answers(normalize, text, normal):
+    assert normalize(text) == normal
+
+
+@pytest.mark.parametrize(
+    ("metric", "texts", "predicted", "exact", "f1"),
+    [
+        (squad_v1, ("Denver", "the Denver Broncos"), "Denver Broncos!", 1, 1),
+        (squad_v1, ("Denver", "Broncos of Denver"), "broncos", 0, 1 / 2),
+        # Exact match and F1 may come from different answers.
+        (squad_v1, ("a", "x y"), "The", 1, 0),
+        # F1 is over multisets: precision 2 / 3, recall 2 / 4.
+        (squad_v1, ("x x y z",), "x x x", 0, 4 / 7),
+        # Without a common word, F1 is 0 in 1.1; 2.0 has a rule for this.
+        (squad_v1, ("the",), "...", 1, 0),
+        (squad_v2, (), "the...", 1, 1),
+        (squad_v2, ("the", "..."), "", 1, 1),
+        (squad_v2, (), "x", 0, 0),
+        # One more particle: no common word, but two characters of three.
+        (korquad_v1, ("서울",), "서울에", 0, 4 / 5),
+        (squad_v1, ("서울",), "서울에", 0, 0),
+        (korquad_v1, ("서울 대학교",), "서울대학교", 0, 1),
+    ],
+)
+def test_answers_by_hand(metric, texts, predicted, exact, f1):
+    scores = metric({"q": texts}, {"q": predicted})
+    found = tuple(scores.values())[:2]
+    assert found == pytest.approx((100 * exact, 100 * f1))
+    if metric is squad_v2:
+        kind = "HasAns" if texts else "NoAns"
+        total = ("exact", "f1", "total")
+        assert [*scores] == [*total, *(f"{kind}_{name}" for name in total)]
+
+
+def test_questions_without_a_prediction_score_zero(caplog):
+    gold = {"q1": ("x",), "q2": ("y",), "q3": (), "q4": ()}
+    predictions = {"q1": "x", "q3": "", "elsewhere": "y"}
+    scores = squad_v2(gold, predictions, {"q1": -1.0, "q3": 1.0})
+    assert scores["exact"] == scores["best_f1"] == 50
+    assert scores["HasAns_f1"] == scores["NoAns_f1"] == 50
+    assert scores["total"] == 4
+    assert "2 of 4 questions have no prediction" in caplog.text
+    assert "the first: q2" in caplog.text
+    answerable = {"q1": ("x",), "q2": ("y",)}
+    for metric in (squad_v1, korquad_v1):
+        assert metric(answerable, predictions) == {"exact_match": 50, "f1": 50}
+    caplog.clear()
+    squad_v1(answerable, {"q1": "", "q2": ""})
+    assert not caplog.records
+
+
+def test_warns_of_a_best_threshold_that_gives_other_answers(caplog):
+    """The official script reports 0.0 if it is best to answer no question."""
+    gold = {"q1": (), "q2": (), "q3": ("y",), "q4": ()}
+    predictions = {"q1": "x", "q2": "w", "q3": "y", "q4": "v"}
+    odds = {"q1": -6.0, "q2": -5.0, "q3": -4.0, "q4": 0.0}
+
+    def f1_at(threshold):
+        kept = {
+            k: t if odds[k] <= threshold else "" for k, t in predictions.items()
+        }
+        return squad_v2(gold, kept)["f1"]
+
+    scores = squad_v2(gold, predictions, odds)
+    assert (scores["best_f1"], scores["best_f1_thresh"]) == (75, 0)
+    assert f1_at(0.0) == 25
+    [warning] = caplog.messages
+    assert "F1, 75.0" in warning
+    assert "would be 25.0" in warning
+    [advised] = re.findall("null_score_diff_threshold=([-e0-9]+)", warning)
+    assert f1_at(float(advised)) == scores["best_f1"]
+    caplog.clear()
+    assert squad_v2({"q": ()}, {"q": "x"}, {"q": 0.5})["best_f1_thresh"] == 0
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize(
+    ("metric", "arguments", "message"),
+    [
+        (squad_v1, ({}, {}), "at least one question"),
+        (korquad_v1, ({"q2": ()}, {"q2": "x"}), r"'q2'.*SQuAD 2\.0"),
+        (squad_v2, ({"q2": ()}, {"q2": ""}, {}), "'q2' must .* got None"),
+        (squad_v2, ({"q": ()}, {"q": ""}, {"q": math.nan}), "must .* got nan"),
+    ],
+)
+def test_invalid_answers(metric, arguments, message):
+    with pytest.raises(InputError, match=message):
+        metric(*arguments)
+
+
+def test_published_predictions_have_their_published_scores(shared_data):
+    """The original's answers with BERT-Tiny, on all 10,570 questions."""
+    path = shared_data / "squad" / "dev-v1.1.json"
+    articles = json.loads(path.read_text(encoding="utf-8"))["data"]
+    gold = {
+        question["id"]: [answer["text"] for answer in question["answers"]]
+        for article in articles
+        for paragraph in article["paragraphs"]
+        for question in paragraph["qas"]
+    }
+    path = shared_data / "google_bert_outputs" / "squad" / "predictions.json"
+    predictions = json.loads(path.read_text(encoding="utf-8"))
+    scores = squad_v1(gold, predictions)
+    expected = {"exact_match": 37.777, "f1": 50.627}
+    assert scores == pytest.approx(expected, abs=5e-4)
+    assert len(gold) == 10570
+
+
+# -------------------------------------------------------------------- entities
+
+
+def split(text):
+    """Splits sentences at slashes and their tags at spaces."""
+    return [sentence.split() for sentence in text.split("/")]
+
+
+@pytest.mark.parametrize("tag", ["", "o", "B-", "S-PER", "OO", "O-PER"])
+def test_invalid_tags(tag):
+    with pytest.raises(ValueError, match="must be O, B-TYPE or I-TYPE"):
+        entities(["O", tag])
+
+
+# What conlleval.pl prints: gold, predicted and correct entities, and accuracy.
+@pytest.mark.parametrize(
+    ("gold", "predicted", "counts", "accuracy"),
+    [
+        ("O B-A I-A O", "O I-A I-A O", (1, 1, 1), 3 / 4),
+        ("O B-A I-A O", "O B-A B-A O", (1, 2, 0), 3 / 4),
+        ("I-A B-A", "B-A B-A", (2, 2, 2), 1 / 2),
+        ("I-A I-B", "I-A I-A", (2, 1, 0), 1 / 2),
+        ("B-A I-A", "B-A I-B", (1, 2, 0), 1 / 2),
+        ("O O", "O O", (0, 0, 0), 2 / 2),
+        ("B-A O", "O O", (1, 0, 0), 1 / 2),
+        ("I-A / I-A", "I-A / I-A", (2, 2, 2), 2 / 2),
+        ("B I O B", "B I O I", (2, 2, 2), 3 / 4),
+    ],
+)
+def test_counts_are_those_of_conlleval(gold, predicted, counts, accuracy):
+    overall, _ = count_entities(split(gold), split(predicted))
+    assert overall == counts
+    metrics = entity_scores(split(gold), split(predicted))
+    assert metrics["accuracy"] == pytest.approx(accuracy)
+
+
+def test_entity_scores_by_hand():
+    gold = split("B-A I-A O B-B / B-B O B-A / B-A B-B I-B O O")
+    predicted = split("B-A I-A O B-B / O O B-A / B-B B-A I-A O O")
+    metrics = entity_scores(gold, predicted)
+    assert list(metrics) == [
+        *("precision", "recall", "f1", "accuracy"),
+        *("A_precision", "A_recall", "A_f1"),
+        *("B_precision", "B_recall", "B_f1"),
+    ]
+    expected = [3 / 5, 3 / 6, 6 / 11, 8 / 12]
+    expected += [2 / 3, 2 / 3, 2 / 3, 1 / 2, 1 / 3, 2 / 5]
+    assert list(metrics.values()) == pytest.approx(expected)
+    metrics = entity_scores([["O"]], [["O"]])
+    assert metrics == {"precision": 0, "recall": 0, "f1": 0, "accuracy": 1}
+    # Entities without a type only have the overall score.
+    assert len(entity_scores([["B"]], [["B"]])) == 4
+
+
+def test_entity_scores_need_a_word():
+    with pytest.raises(InputError, match="at least one word"):
+        entity_scores([], [])
+
+
+def slow_entities(tags):
+    """Returns (type, begin, end) from the borders that conlleval defines."""
+    pairs = [("O", ""), *(tag.partition("-")[::2] for tag in tags), ("O", "")]
+    found, begin = set(), 0
+    for n, (last, this) in enumerate(itertools.pairwise(pairs)):
+        (before, kind), (mark, other) = last, this
+        ends = mark in "BO" or kind != other
+        if before != "O" and ends:
+            found.add((kind, begin, n))
+        if mark == "B" or (mark != "O" and (before == "O" or ends)):
+            begin = n
+    return found
+
+
+@pytest.mark.parametrize("num_tags", [3, 5, 7])
+def test_entities_of_random_tags(num_tags):
+    draw = random.Random(num_tags)
+    tags = ["O", "B-A", "I-A", "B-B-x", "I-B-x", "B", "I"][:num_tags]
+    gold = [draw.choices(tags, k=draw.randrange(9)) for _ in range(999)]
+    predicted = [
+        [t if draw.random() < 0.7 else draw.choice(tags) for t in sentence]
+        for sentence in gold
+    ]
+    overall, of_types = count_entities(gold, predicted)
+    pairs = zip(
+        map(slow_entities, gold), map(slow_entities, predicted), strict=True
+    )
+    counts = [(len(x), len(y), len(x & y)) for x, y in pairs]
+    assert overall == tuple(map(sum, zip(*counts, strict=True)))
+    assert overall == tuple(map(sum, zip(*of_types.values(), strict=True)))
+    assert 0 < overall.correct < overall.gold
+
+
+def test_entities_of_the_official_file(shared_data):
+    file = read_conll(str(shared_data / "conll2003" / "eng.testa"))
+    tags = [sentence.tags for sentence in file.sentences]
+    overall, of_types = count_entities(tags, tags)
+    numbers = {kind: counts.gold for kind, counts in of_types.items()}
+    assert numbers == {"LOC": 1837, "MISC": 922, "ORG": 1341, "PER": 1842}
+    assert overall == (5942, 5942, 5942)
