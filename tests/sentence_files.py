@@ -174,7 +174,7 @@ LAYOUTS = {
         {"train.jsonl": JSON, "dev.jsonl": JSON, "test.jsonl": JSON},
     ),
     "multi_label": (
-        ("", "rude", "rude;toxic"),
+        ("", "rude", "rude,toxic"),
         {"train.tsv": TEXT, "dev.tsv": TEXT, "test.tsv": TEXT},
     ),
     "regression": (

@@ -125,7 +125,7 @@ PROBLEMS = {
     "regression": ("regression", {"problem": "regression"}),
     "multi_label": (
         "multi_label_classification",
-        {"problem": "multi_label", "label_separator": ";"},
+        {"problem": "multi_label"},
     ),
     "swag": (None, {"task_name": "swag"}),
 }

@@ -87,9 +87,9 @@ def weighted_classes(folder):
 
 def several_labels(folder):
     flags, x, y = sentences(folder, "multi_label")
-    y = [[name for name in row.split(";") if name] for row in y]
+    y = [[name for name in row.split(",") if name] for row in y]
     options = {"labels": ["rude", "toxic"], "problem": "multi_label"}
-    flags |= {"problem": "multi_label", "label_separator": ";"}
+    flags["problem"] = "multi_label"
     return Doors("run_classifier", flags, classifier(2, **options), x, y)
 
 

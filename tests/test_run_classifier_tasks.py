@@ -22,7 +22,7 @@ CUSTOM = {
         "id_column": "name",
     },
     "jsonl": {},
-    "multi_label": {"problem": "multi_label", "label_separator": ";"},
+    "multi_label": {"problem": "multi_label"},
     "regression": {"problem": "regression"},
 }
 INFERENCE = ("contradiction", "entailment", "neutral")

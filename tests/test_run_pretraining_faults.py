@@ -419,10 +419,10 @@ def test_a_record_is_cut_off(launch, inputs, tmp_path, capsys, caplog, fault):
     assert "pass --skip_corrupt_records" in line
 
     whole = run("whole", skip_corrupt_records=True)
-    [told] = [m for m in caplog.messages if "damaged place(s)" in m]
-    assert told.startswith(f"{path}: 1 damaged place(s)")
+    [told] = [m for m in caplog.messages if "the 4 records before" in m]
+    assert told.startswith(f"{path} is truncated in record 4")
     results = (whole / "eval_results.txt").read_text()
-    assert "skipped_records = 1\n" in results
+    assert "damaged_files = 1\n" in results
     # Stopped in the middle and resumed.
     run("resumed", skip_corrupt_records=True, stop_at_step=4)
     resumed = run("resumed", skip_corrupt_records=True)
@@ -431,7 +431,7 @@ def test_a_record_is_cut_off(launch, inputs, tmp_path, capsys, caplog, fault):
         "the third of eight record files truncated",
         f"ends with status 1: {quoted(line, FOLDER=shards)}. With "
         "--skip_corrupt_records it continues, and the results contain "
-        "`skipped_records = 1`; the difference is between an interrupted and "
+        "`damaged_files = 1`; the difference is between an interrupted and "
         "an uninterrupted run, both with this flag",
         difference(resumed, whole, "model.ckpt-6"),
     )

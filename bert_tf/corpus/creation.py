@@ -490,28 +490,15 @@ def check_text(config: CreationConfig, counts: Mapping[str, int]) -> None:
             f"`input_file={config.input_file}` has only blank lines. Pass "
             "files with text."
         )
-    if not config.next_sentence:
-        return
-    is_text = config.input_format == "text"
-    if counts["documents"] == 1:
-        advice = "Pass"
-        if is_text:
-            advice = "Put blank lines between documents or pass"
+    documents, sentences = counts["documents"], counts["sentences"]
+    if config.next_sentence and (documents == 1 or documents == sentences):
+        advice = f"End each sentence in {config.jsonl_field!r} with \\n"
+        if config.input_format == "text":
+            advice = "Put blank lines between documents, and only there,"
         raise InputError(
-            "Next-sentence prediction needs at least 2 documents, to take "
-            "random sentences from another one; the text has 1 document. "
-            f"{advice} `next_sentence=False`."
-        )
-    if counts["sentences"] == counts["documents"]:
-        advice = (
-            "Put blank lines only between documents"
-            if is_text
-            else f"End each sentence in {config.jsonl_field!r} with \\n"
-        )
-        raise InputError(
-            "Next-sentence prediction needs documents of several sentences, "
-            f"one per line; the text has {counts['documents']:,} documents of "
-            f"1 sentence. {advice} or pass `next_sentence=False`."
+            "Next-sentence prediction needs several documents of several "
+            f"sentences, one per line; the text has {documents:,} with "
+            f"{sentences:,} in all. {advice} or pass `next_sentence=False`."
         )
 
 

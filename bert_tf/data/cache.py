@@ -5,6 +5,7 @@ content. If the key differs, or the file is damaged, the records are written
 again.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -106,42 +107,33 @@ def write_records(
       wanted: The `key` of the records.
       make_blocks: Returns the blocks of the file in order.
     """
-    reason = _reason_to_write(path, wanted)
-    if reason:
-        logging.info("Writing %s: %s", path, reason)
+    manifest = _reusable(path, wanted)
+    is_new = manifest is None
+    if manifest is None:
         manifest = _write(path, wanted, make_blocks())
     else:
         logging.info("Reusing %s: same examples, vocabulary and settings", path)
-        manifest = files.read_json(files.manifest_path(path))
-    return CachedRecords(bool(reason), manifest["records"], manifest["cut"])
+    return CachedRecords(is_new, manifest["records"], manifest["cut"])
 
 
-def _reason_to_write(path: str, wanted: Mapping[str, Any]) -> str | None:
-    """Returns why the file cannot be reused, or None if it can."""
-    if not files.exists(path):
-        return "it does not exist"
+def _reusable(path: str, wanted: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Returns the manifest of a file with the same records, or None."""
+    reason = "there are none, or they are damaged"
     manifest_path = files.manifest_path(path)
-    if not files.exists(manifest_path):
-        return "the existing file has no manifest"
-    try:
-        manifest = files.read_json(manifest_path)
-    except InputError as error:
-        return f"the manifest of the existing file is damaged: {error}"
-    recorded = manifest.get("key")
-    if not isinstance(recorded, dict):
-        recorded = {}
-    missing = object()
-    differing = [
-        name
-        for name in {**wanted, **recorded}
-        if recorded.get(name, missing) != wanted.get(name, missing)
-    ]
-    if differing:
-        return f"the existing file differs in {', '.join(differing)}"
-    if not all(type(manifest.get(name)) is int for name in ("records", "cut")):
-        return "the manifest of the existing file is incomplete"
-    if manifest.get("sha256") != files.checksum(path):
-        return "the existing file is damaged"
+    if files.exists(path) and files.exists(manifest_path):
+        with contextlib.suppress(InputError):
+            manifest = files.read_json(manifest_path)
+            if manifest.get("sha256") == files.checksum(path):
+                recorded = manifest["key"]
+                if recorded == wanted:
+                    return manifest
+                differing = [
+                    name
+                    for name in {**wanted, **recorded}
+                    if recorded.get(name) != wanted.get(name)
+                ]
+                reason = f"the existing file differs in {', '.join(differing)}"
+    logging.info("Writing the records %s: %s", path, reason)
     return None
 
 

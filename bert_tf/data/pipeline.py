@@ -1,4 +1,4 @@
-"""Batches of records with tf.data, to train on and to evaluate on.
+"""Batches with tf.data, of record files, of files in memory and of arrays.
 
 The training stream is one global sequence of examples, the same for any number
 of hosts and devices, each of which reads its share. It depends only on the
@@ -7,14 +7,24 @@ files and the seed, so that training can resume at any example.
 
 import contextlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
+from absl import logging
 
 from bert_tf.data import records
-from bert_tf.data.records import RecordFiles, RecordRanges
+from bert_tf.data.batching import (
+    Features,
+    Padding,
+    evaluation_plan,
+    in_memory,
+    shares,
+    training_plan,
+)
+from bert_tf.data.records import RecordFiles
 from bert_tf.data.schema import VOCABULARY_FEATURES, Schema
 from bert_tf.data.sequence_packing import Fill, SequencePacking, size_schema
 from bert_tf.errors import InputError
@@ -26,6 +36,21 @@ _SHUFFLE_BUFFER = 16_384
 # must not tune these, because the order of the examples depends on them.
 _FILES_AT_ONCE = 16
 _RECORDS_PER_TURN = 4
+
+# Examples of a file in memory that are parsed at once: tf.data is fastest with
+# large batches.
+_EXAMPLES_PER_PARSE = 2048
+
+# Keras's default.
+_DEFAULT_BATCH_SIZE = 32
+# Arguments with which Keras has to read arrays itself.
+_READ_BY_KERAS = (
+    "class_weight",
+    "steps",
+    "steps_per_epoch",
+    "validation_split",
+    "validation_steps",
+)
 
 _OUTSIDE_VOCABULARY = "token ids outside the vocabulary"
 _OUTSIDE_VOCABULARY_REPORT = re.compile(
@@ -47,7 +72,7 @@ def training_dataset(
     shard: int = 0,
     vocab_size: int | None = None,
     packing: SequencePacking | None = None,
-    ranges: RecordRanges | None = None,
+    counts: Mapping[str, int] | None = None,
 ) -> tf.data.Dataset:
     """Returns an endless, shuffled stream of batches that can start anywhere.
 
@@ -71,8 +96,8 @@ def training_dataset(
       packing: If given, the stream consists of rows that several examples
         share, and the numbers of examples above count rows. To skip whole
         epochs, all files are read once for the lengths of their examples.
-      ranges: The intact records, from `records.find_readable`; None if the
-        files are undamaged.
+      counts: How many records of each file to read, from
+        `records.find_readable`; None if the files are undamaged.
 
     Returns:
       Batches: a dict of tensors [batch_size, *shape], int32 or float32, of the
@@ -81,7 +106,7 @@ def training_dataset(
     Raises:
       InputError: A file cannot be read, or its records do not fit the schema.
     """
-    record_files = RecordFiles(files, schema, ranges)
+    record_files = RecordFiles(files, schema, counts)
     first_epoch, rest = 0, 0
     if start_example:
         total = _epoch_length(record_files, schema, packing)
@@ -114,7 +139,7 @@ def evaluation_dataset(
     max_examples: int | None = None,
     vocab_size: int | None = None,
     packing: SequencePacking | None = None,
-    ranges: RecordRanges | None = None,
+    counts: Mapping[str, int] | None = None,
 ) -> tf.data.Dataset:
     """Returns every example once, in the order of the files.
 
@@ -135,7 +160,7 @@ def evaluation_dataset(
       including those marked so in the file; and `example_index`, the number of
       the example among all shards' examples, -1 for padding.
     """
-    record_files = RecordFiles(files, schema, ranges)
+    record_files = RecordFiles(files, schema, counts)
     total = record_files.count(max_examples)
     examples = record_files.numbers().flat_map(record_files.read).take(total)
     filler: Any
@@ -183,13 +208,13 @@ def fill(
     schema: Schema,
     packing: SequencePacking,
     max_examples: int | None = None,
-    ranges: RecordRanges | None = None,
+    counts: Mapping[str, int] | None = None,
 ) -> Fill:
     """Measures how full the rows of the first `max_examples` examples are.
 
     The other arguments and the errors are the same as for `training_dataset`.
     """
-    record_files = RecordFiles(files, schema, ranges)
+    record_files = RecordFiles(files, schema, counts)
     examples = (
         record_files.numbers()
         .flat_map(record_files.read)
@@ -373,3 +398,263 @@ def map_ahead(
         .prefetch(tf.data.AUTOTUNE)
         .with_options(options)
     )
+
+
+# -------------------------------------- files in memory, by length of examples
+
+
+def load(path: str, schema: Schema, vocab_size: int | None = None) -> Features:
+    """Reads a whole file of records.
+
+    Args:
+      path: A TFRecord file, compressed if its name ends in `.gz`.
+      schema: The features to read, `input_mask` among them.
+      vocab_size: If given, token ids outside the vocabulary are an error.
+
+    Raises:
+      InputError: The file is unreadable or damaged, or does not fit the schema
+        or the vocabulary.
+    """
+    batches = whole_file(
+        path, schema, batch_size=_EXAMPLES_PER_PARSE, vocab_size=vocab_size
+    )
+    with input_errors([path]):
+        return in_memory(batches.as_numpy_iterator(), schema)
+
+
+def training_batches(
+    features: Features,
+    *,
+    padding: Padding,
+    global_batch_size: int,
+    num_batches: int,
+    seed: int,
+    batch_size: int,
+    num_shards: int = 1,
+    shard: int = 0,
+    start_example: int = 0,
+) -> tf.data.Dataset:
+    """Returns a shuffled stream of batches that can start anywhere.
+
+    A batch holds examples of similar length; which ones does not depend on the
+    padding.
+
+    Args:
+      features: The examples.
+      padding: How batches are padded.
+      global_batch_size: Examples of a batch over all shards and replicas.
+      num_batches: Global batches of the whole run. After them the stream
+        repeats.
+      seed: Not negative; equal seeds give equal streams.
+      batch_size: Examples of one replica's batch.
+      num_shards: The number of readers that share the stream.
+      shard: This reader's number, from 0.
+      start_example: The number of examples of the stream used so far.
+
+    Returns:
+      Batches for one replica after the other, each a dict of tensors
+      [batch_size, *shape], int32 or float32. All batches of one global batch
+      have the same length, which is static only if the padding is.
+    """
+    # Sorted by true lengths: training must not depend on the padding.
+    plan = training_plan(
+        features.lengths,
+        num_batches=num_batches,
+        batch_size=global_batch_size,
+        seed=seed,
+    )
+    plan_lengths = padding.padded(features)[plan].max(axis=1)
+    mean = features.lengths[plan].mean()
+    logging.info(
+        "Padding is %.0f %% of the training batches; it would be %.0f %% if "
+        "all batches had length %d",
+        100 * (1 - mean / plan_lengths.mean()),
+        100 * (1 - mean / features.max_seq_length),
+        features.max_seq_length,
+    )
+    rows = shares(plan, num_shards, batch_size)[shard]
+    replicas = len(rows) // num_batches
+    first = start_example // global_batch_size * replicas
+    numbers = tf.data.Dataset.range(len(rows)).repeat().skip(first)
+    gather = _Gatherer(features, padding)
+    with tf.device("CPU:0"):
+        batch_rows = tf.constant(rows)
+        batch_lengths = tf.constant(np.repeat(plan_lengths, replicas))
+    return map_ahead(numbers, lambda i: gather(batch_rows[i], batch_lengths[i]))
+
+
+def evaluation_batches(
+    features: Features,
+    *,
+    padding: Padding,
+    batch_size: int,
+    num_shards: int = 1,
+    shard: int = 0,
+    is_filled: bool = True,
+) -> tf.data.Dataset:
+    """Returns every example once, in the order of the file or longest first.
+
+    The order of the file is kept if the padding is static.
+
+    Args:
+      features: The examples.
+      padding: How batches are padded.
+      batch_size: Examples of full length in a batch of this shard. A batch of
+        shorter examples holds a multiple of this number, with at most as many
+        tokens.
+      num_shards: The number of readers that share the examples.
+      shard: This reader's number, from 0. All readers get equally many batches
+        of the same shapes.
+      is_filled: See `batching.evaluation_plan`.
+
+    Returns:
+      Batches: a dict of tensors [b, *shape], int32 or float32, with
+      `example_index` int32 [b]: the row of each example, -1 where zeros fill
+      the last batch. `is_real_example` is 0 for these zeros, and for examples
+      that the file marks as padding.
+    """
+    plan = evaluation_plan(
+        padding.padded(features),
+        max_length=features.max_seq_length,
+        batch_size=batch_size,
+        num_shards=num_shards,
+        is_filled=is_filled,
+    )
+    gather = _Gatherer(features, padding)
+    rows = [batch[shard] for batch in plan.batches]
+    with tf.device("CPU:0"):
+        if padding.static:
+            batch_rows = tf.constant(np.stack(rows))
+        else:
+            batch_rows = tf.RaggedTensor.from_row_lengths(
+                np.concatenate(rows), list(map(len, rows))
+            )
+        batch_lengths = tf.constant(plan.lengths)
+
+    def numbered(i: tf.Tensor) -> _Batch:
+        return {
+            "is_real_example": tf.cast(batch_rows[i] >= 0, tf.int32),
+            **gather(batch_rows[i], batch_lengths[i]),
+            "example_index": batch_rows[i],
+        }
+
+    return map_ahead(tf.data.Dataset.range(len(plan.batches)), numbered)
+
+
+class _Gatherer:
+    """Gathers rows of a data set inside a graph."""
+
+    def __init__(self, features: Features, padding: Padding) -> None:
+        self._sequences = () if padding.static else features.sequences
+        with tf.device("CPU:0"):  # Otherwise a GPU would hold the data set.
+            self._tensors = {
+                name: tf.constant(values)
+                for name, values in features.arrays.items()
+            }
+
+    def __call__(self, rows: tf.Tensor, length: tf.Tensor) -> _Batch:
+        """Returns the rows [b], zeros for -1, truncated to a length."""
+        return {
+            name: self._gather(name, values, rows, length)
+            for name, values in self._tensors.items()
+        }
+
+    def _gather(self, name, values, rows, length) -> tf.Tensor:
+        gathered = tf.gather(values, tf.maximum(rows, 0))
+        if name in self._sequences:
+            gathered = gathered[..., :length]
+        if gathered.dtype.is_integer:
+            gathered = tf.cast(gathered, tf.int32)
+        exists = tf.reshape(rows >= 0, [-1] + [1] * (len(gathered.shape) - 1))
+        return tf.where(exists, gathered, tf.zeros([], gathered.dtype))
+
+
+# ------------------------------------------------------------ arrays for Keras
+
+
+def with_datasets(
+    arguments: Mapping[str, Any], shuffle: bool
+) -> dict[str, Any]:
+    """Replaces the arrays among the arguments of a method of Keras.
+
+    Keras makes such data sets too, but a thread of TensorFlow tunes them. It
+    sleeps for up to a minute at a time, and the data cannot end before it wakes
+    up: `fit`, `evaluate` and `predict` took up to twice as long as their steps.
+
+    Args:
+      arguments: The arguments of `fit`, `evaluate` or `predict` by name.
+      shuffle: The default of the argument `shuffle`.
+
+    Returns:
+      Equivalent arguments. Those that need more than batches of arrays are
+      returned as they are.
+    """
+    if any(arguments.get(name) for name in _READ_BY_KERAS):
+        return dict(arguments)
+    others = dict(arguments)
+    columns = [others.pop(name, None) for name in ("x", "y", "sample_weight")]
+    batch_size = others.pop("batch_size", None) or _DEFAULT_BATCH_SIZE
+    dataset = _array_dataset(
+        columns, batch_size, others.pop("shuffle", shuffle)
+    )
+    if dataset is None:
+        return dict(arguments)
+    if isinstance(others.get("validation_data"), tuple):
+        size = others.pop("validation_batch_size", None) or batch_size
+        held_out = _array_dataset(others["validation_data"], size, False)
+        if held_out is None:
+            return dict(arguments)
+        others["validation_data"] = held_out
+    if shuffle:
+        others["shuffle"] = False  # The dataset shuffles.
+    return {**others, "x": dataset}
+
+
+def _array_dataset(
+    columns, batch_size: int, shuffle: bool
+) -> tf.data.Dataset | None:
+    """Returns batches of inputs, targets and weights, or None.
+
+    Args:
+      columns: An array or a dict of arrays; then arrays, or None at the end.
+      batch_size: The number of examples in a batch.
+      shuffle: Whether the order is random and differs between epochs.
+    """
+    given = [x for x in columns if x is not None]
+    first, *others = given or [None]
+    leaves = [
+        *(first.values() if isinstance(first, dict) else [first]),
+        *others,
+    ]
+    # Keras also takes nested inputs, and arrays of other libraries.
+    if (
+        any(x is None for x in columns[: len(given)])
+        or shuffle not in (True, False)
+        or not all(map(_is_plain, leaves))
+        or len({len(x) for x in leaves}) != 1
+    ):
+        return None
+    with tf.device("CPU"):
+        tensors = tf.nest.map_structure(_as_tensor, tuple(given))
+    count = len(leaves[0])
+    rows = tf.data.Dataset.range(count)
+    if shuffle:
+        rows = rows.shuffle(count)
+    return map_ahead(
+        rows.batch(batch_size),
+        lambda ids: tf.nest.map_structure(lambda x: tf.gather(x, ids), tensors),
+    )
+
+
+def _is_plain(x) -> bool:
+    """Returns whether `x` is a tensor or an array of numbers, not empty."""
+    is_plain = isinstance(x, tf.Tensor) or (
+        isinstance(x, np.ndarray) and x.dtype.kind in "biuf"
+    )
+    return is_plain and x.ndim > 0 and len(x) > 0
+
+
+def _as_tensor(x) -> tf.Tensor:
+    """Returns a tensor, with Keras's default dtype for floats."""
+    x = tf.convert_to_tensor(x)
+    return tf.cast(x, keras.config.floatx()) if x.dtype.is_floating else x

@@ -11,10 +11,8 @@ quickly.
 import contextlib
 import functools
 import gzip
-import io
 import itertools
 import os
-import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent import futures
@@ -272,7 +270,7 @@ def suggest_skip_corrupt() -> Iterator[None]:
         yield
     except DamageError as error:
         raise InputError(
-            f"{error} Or pass `skip_corrupt_records` to use the rest of it."
+            f"{error} Or pass `skip_corrupt_records` to skip the rest of it."
         ) from error
 
 
@@ -288,12 +286,12 @@ def count_records(path: str, at_most: int | None = None) -> int:
 
 
 def verify(path: str) -> int:
-    """Does what `count_records` does, and verifies the checksums of data."""
+    """Counts records as `count_records` does, and verifies all checksums."""
     return sum(1 for _ in _frames(path, read_data=True))
 
 
-def check_first_record(path: str, schema: Schema, offset: int = 0) -> bool:
-    """Compares the record at byte `offset` of a file with a schema.
+def check_first_record(path: str, schema: Schema) -> bool:
+    """Compares the first record of a file with a schema.
 
     Features that the schema does not name are ignored, as in reading.
 
@@ -304,7 +302,7 @@ def check_first_record(path: str, schema: Schema, offset: int = 0) -> bool:
       InputError: A feature is missing, or has another length or type; or the
         file is not a TFRecord file of `tf.train.Example`.
     """
-    record = next(_frames(path, read_data=True, offset=offset), None)
+    record = next(_frames(path, read_data=True), None)
     if record is None:
         return False
     kinds = _parse_example(record, path)
@@ -361,14 +359,13 @@ def _check_feature(
         )
 
 
-def _frames(path: str, read_data: bool, offset: int = 0) -> Iterator[bytes]:
+def _frames(path: str, read_data: bool) -> Iterator[bytes]:
     """Yields the data of each record; b"" where the data was skipped."""
     # Seeking in a gzip file means reading. A GFile cannot seek past its end,
     # which this function does to detect a truncated file.
     can_seek = not (files.is_remote(path) or path.endswith(".gz"))
     number = position = 0  # The position counts decompressed bytes.
     with files.open_read(path) as file, files.gzip_faults(path):
-        file.seek(offset)
         while head := file.read(HEADER_SIZE):
             place = f"record {number} (from 0) at byte {position:,}. {_ADVICE}"
             length = int.from_bytes(head[:8], "little")
@@ -397,148 +394,67 @@ def _frames(path: str, read_data: bool, offset: int = 0) -> Iterator[bytes]:
             position += HEADER_SIZE + length + FOOTER_SIZE
 
 
-# ------------------------------------------- intact parts of damaged files
+# ------------------------------------------------------- damaged files
 
 _FILES_AT_ONCE = 16
-_BLOCK_SIZE = 1 << 20
-_NOT_ZERO = re.compile(rb"[^\0]")
-_ZEROS = bytes(HEADER_SIZE)
-
-
-class RecordRange(NamedTuple):
-    """Intact records that follow one another from byte `offset` on."""
-
-    offset: int
-    num_records: int
-
-
-RecordRanges = Mapping[str, Sequence[RecordRange]]
 
 
 class ReadableRecords(NamedTuple):
-    """The intact records of some files."""
+    """How many records of some files precede the first damaged one."""
 
-    ranges: RecordRanges | None = None  # None if the files were not scanned.
-    num_faults: int = 0  # Damaged places in all files.
+    counts: Mapping[str, int] | None = None  # None if the files are undamaged.
+    num_damaged: int = 0  # Damaged files.
 
     @property
     def results(self) -> dict[str, int]:
         """The count to report with a model's metrics; {} if not scanned."""
-        if self.ranges is None:
+        if self.counts is None:
             return {}
-        return {"skipped_records": self.num_faults}
+        return {"damaged_files": self.num_damaged}
 
 
 def find_readable(paths: Sequence[str]) -> ReadableRecords:
-    """Scans TFRecord files with `scan_file`; warns of damaged ones."""
-    logging.info("Reading %d file(s) for damaged records", len(paths))
-    with futures.ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
-        scans = dict(zip(paths, pool.map(scan_file, paths), strict=True))
-    for path, (_, faults) in scans.items():
-        if faults:
-            logging.warning(
-                "%s: %d damaged place(s) are skipped; the first: %s",
-                path,
-                len(faults),
-                faults[0],
-            )
-    num_faults = sum(len(faults) for _, faults in scans.values())
-    logging.info("Damaged places in all files: %d", num_faults)
-    return ReadableRecords(
-        {path: ranges for path, (ranges, _) in scans.items()}, num_faults
-    )
-
-
-def scan_file(path: str) -> tuple[list[RecordRange], list[str]]:
-    """Returns the intact records of a file, in order, and its damaged places.
-
-    A damaged place may span several records.
+    """Reads TFRecord files completely; warns of damaged ones.
 
     Raises:
-      InputError: The file has no intact record; it may have another format.
+      InputError: A file cannot be read, or is not a TFRecord file.
     """
-    scan = _scan_compressed if path.endswith(".gz") else _scan_uncompressed
-    ranges, faults = scan(path)
-    if faults and not ranges:
-        verify(path)
-    return ranges, faults
+    logging.info("Reading %d file(s) to find damaged records", len(paths))
+    with futures.ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
+        found = dict(zip(paths, pool.map(_count_readable, paths), strict=True))
+    num_damaged = sum(fault is not None for _, fault in found.values())
+    for count, fault in found.values():
+        if fault:
+            logging.warning(
+                "%s The rest of the file is skipped; the %d records before are "
+                "used",
+                fault,
+                count,
+            )
+    logging.info("Damaged files: %d of %d", num_damaged, len(paths))
+    counts = {path: count for path, (count, _) in found.items()}
+    return ReadableRecords(counts, num_damaged)
 
 
-def _scan_compressed(path: str) -> tuple[list[RecordRange], list[str]]:
+def _count_readable(path: str) -> tuple[int, InputError | None]:
+    """Returns the number of records before the damage, and the damage."""
+    import tensorflow as tf
+
     try:
-        return [RecordRange(0, verify(path))], []
+        return verify(path), None
     except InputError as error:
-        fault = str(error)
-    # Count with TensorFlow, which may not return all records before the damage.
-    readable = dataset_from(path, "GZIP").ignore_errors()
+        fault = error
+    # Count with TensorFlow, which may not return every record that precedes
+    # damage in a compressed file.
+    compression = "GZIP" if path.endswith(".gz") else ""
+    readable = tf.data.TFRecordDataset(path, compression).ignore_errors()
     count = int(readable.reduce(np.int64(0), lambda n, _: n + 1))
-    return [RecordRange(0, count)] if count else [], [fault]
-
-
-def _scan_uncompressed(path: str) -> tuple[list[RecordRange], list[str]]:
-    ranges, faults = [], []
-    position = number = 0
-    with files.open_read(path) as file:
-        file.seek(0, os.SEEK_END)
-        size = file.tell()
-        while position < size:
-            start, first = position, number
-            while (end := _record_end(file, position, size)) is not None:
-                position, number = end, number + 1
-            if number > first:
-                ranges.append(RecordRange(start, number - first))
-            if position < size:
-                following = _next_record(file, position + 1, size)
-                faults.append(
-                    f"{following - position:,} bytes from record {number} "
-                    f"(from 0) on, at byte {position:,}"
-                )
-                position, number = following, number + 1
-    return ranges, faults
-
-
-def _record_end(file: io.BufferedIOBase, start: int, size: int) -> int | None:
-    """Returns the end of the record at byte `start`; None if it is damaged."""
-    file.seek(start)
-    head = file.read(HEADER_SIZE)
-    length = int.from_bytes(head[:8], "little")
-    end = start + HEADER_SIZE + length + FOOTER_SIZE
-    if end > size or head != header(length):
-        return None
-    data = file.read(length)
-    return end if file.read(FOOTER_SIZE) == footer(data) else None
-
-
-def _next_record(file: io.BufferedIOBase, position: int, size: int) -> int:
-    """Returns the start of the next intact record, or the end of the file.
-
-    Tries every byte, which takes about a microsecond each, but skips runs of
-    zeros, since a damaged disk may leave many of them.
-    """
-    while position + HEADER_SIZE <= size:
-        file.seek(position)
-        block = file.read(_BLOCK_SIZE)
-        last = len(block) - HEADER_SIZE
-        place = 0
-        while place <= last:
-            if block[place : place + HEADER_SIZE] == _ZEROS:
-                # Skip all zeros except the last 11: the next header may begin
-                # there.
-                match = _NOT_ZERO.search(block, place)
-                place = match.start() if match else len(block)
-                place -= HEADER_SIZE - 1
-            elif _record_end(file, position + place, size) is not None:
-                return position + place
-            else:
-                place += 1
-        position += place
-    return size
+    if not count and not isinstance(fault, DamageError):
+        raise fault  # It may have another format.
+    return count, fault
 
 
 # ---------------------------------------------------- reading with tf.data
-
-# The buffer size of `tf.data.TFRecordDataset`.
-_BUFFER_SIZE = 1 << 18
 
 
 class RecordFiles:
@@ -548,8 +464,8 @@ class RecordFiles:
       paths: TFRecord files, compressed where the name ends in `.gz`; the
         attribute `paths` has those with records.
       schema: The features that will be read.
-      ranges: The intact records, from `find_readable`; None if the files are
-        undamaged.
+      counts: How many records of each file to read, from `find_readable`; None
+        if the files are undamaged.
 
     Raises:
       InputError: A file cannot be read, its records do not fit the schema, or
@@ -560,9 +476,9 @@ class RecordFiles:
         self,
         paths: Sequence[str],
         schema: Schema,
-        ranges: RecordRanges | None = None,
+        counts: Mapping[str, int] | None = None,
     ):
-        self._ranges = ranges
+        self._counts = counts
         for path in paths:
             if not files.is_utf8(path):
                 raise wrong_value(
@@ -570,10 +486,9 @@ class RecordFiles:
                 )
 
         def has_records(path: str) -> bool:
-            if ranges is None:
-                return check_first_record(path, schema)
-            here = ranges[path]
-            return bool(here) and check_first_record(path, schema, here[0][0])
+            if counts is not None and not counts[path]:
+                return False
+            return check_first_record(path, schema)
 
         with futures.ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
             is_usable = list(pool.map(has_records, paths))
@@ -590,14 +505,13 @@ class RecordFiles:
 
     def count(self, at_most: int | None = None) -> int:
         """Returns the number of records, but not more than `at_most`."""
+        if self._counts is not None:
+            total = sum(self._counts[path] for path in self.paths)
+            return total if at_most is None else min(total, at_most)
         total = 0
         for path in self.paths:
             left = None if at_most is None else at_most - total
-            if self._ranges is None:
-                total += count_records(path, left)
-            else:
-                here = sum(one.num_records for one in self._ranges[path])
-                total += here if left is None else min(here, left)
+            total += count_records(path, left)
         return total
 
     def numbers(self) -> Any:
@@ -614,35 +528,8 @@ class RecordFiles:
         compression = tf.constant(
             ["GZIP" if path.endswith(".gz") else "" for path in self.paths]
         )[number]
-        if self._ranges is None:
-            return tf.data.TFRecordDataset(path, compression)
-        ranges = tf.ragged.constant(
-            [self._ranges[path] for path in self.paths],
-            tf.int64,
-            ragged_rank=1,
-            inner_shape=(2,),
-        )[number]  # [ranges, 2]
-        return tf.data.Dataset.from_tensor_slices(ranges).flat_map(
-            lambda one: dataset_from(path, compression, one[0]).take(one[1])
-        )
-
-
-def dataset_from(path: Any, compression: Any, offset: Any = 0) -> Any:
-    """Returns a data set of the records of a file from byte `offset` on."""
-    import tensorflow as tf
-
-    def records_from(offset: Any) -> Any:
-        variant = tf.raw_ops.TFRecordDatasetV2(
-            filenames=path,
-            compression_type=compression,
-            buffer_size=_BUFFER_SIZE,
-            byte_offsets=offset,
-        )
-        return tf.data.experimental.from_variant(
-            variant, tf.TensorSpec([], tf.string)
-        )
-
-    # When TensorFlow optimizes a data set, it makes a copy that lacks the
-    # offset. It does not copy a data set that a function returns.
-    offsets = tf.data.Dataset.from_tensors(tf.cast(offset, tf.int64))
-    return offsets.flat_map(records_from)
+        examples = tf.data.TFRecordDataset(path, compression)
+        if self._counts is None:
+            return examples
+        counts = [self._counts[path] for path in self.paths]
+        return examples.take(tf.constant(counts, tf.int64)[number])

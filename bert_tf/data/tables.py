@@ -1,8 +1,9 @@
 """Reads TSV, CSV and JSON Lines files: rows as dicts, each with its line.
 
 Text is UTF-8, and a byte order mark is dropped. A line ends at a line feed,
-with or without a carriage return before it, and nowhere else: a lone carriage
-return, a form feed and U+2028 are ordinary text.
+with or without a carriage return before it, and nowhere else: a form feed and
+U+2028 are ordinary text, and so is a lone carriage return, except in unquoted
+fields of CSV.
 
     for row, place in read("train.tsv", "_ label _ text_a", has_header=False):
         print(row["text_a"], row["label"], place)  # ... train.tsv:1
@@ -29,8 +30,6 @@ Check = Callable[[Mapping[str, Any], Mapping[str, Any], str], None]
 
 # The largest limit that csv accepts where a C long has 32 bits.
 _LONGEST_FIELD = 2**31 - 1
-# Decoded UTF-8 never contains a lone surrogate, so this one can stand for "\r".
-_CARRIAGE_RETURN = "\udc0d"
 _FIX_THE_ROW = " Fix the row or pass `skip_malformed_rows`."
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
@@ -63,8 +62,9 @@ def read(
         because it has the wrong number of columns or lacks a key. By default
         such a row is an error; a key that the first row lacks always is.
       check: Called once, before the first row, with the columns by name, as
-        numbers from 0 or as keys of JSON; the cells of the header, see
-        `_unnamed_cells`; and the place of the header or of the first row.
+        numbers from 0 or as keys of JSON; the cells of the header by name if
+        all columns were passed by number, since the first row may then be an
+        example, otherwise {}; and the place of the header or of the first row.
 
     Yields:
       A dict of the values, strings or any value of JSON, and the place of the
@@ -138,31 +138,35 @@ def _read_table(
     if has_header and header is None:
         return
     least, count = 0, None
-    cells: dict[str, Any] = {}
     if isinstance(columns, str):
-        columns, least = _column_numbers(columns)
+        given, least = _column_numbers(columns)
+        columns = given
         # The last column may be missing if it is optional.
-        least -= any(columns.get(name) == least - 1 for name in optional)
-        if header:
-            cells = _unnamed_cells(columns, columns, header[0])
+        least -= any(given.get(name) == least - 1 for name in optional)
     elif header:
-        names, columns = columns, _in_header(columns, *header, optional)
-        cells = _unnamed_cells(names, columns, header[0])
+        given, columns = columns, _in_header(columns, *header, optional)
         count = len(header[0])
     else:
+        given = columns
         columns = _replaced(columns, lambda column: _as_number(column, path))
     numbers = [int(column) for column in _flat(columns, without=optional)]
     least = max([least, *(n + 1 if n >= 0 else -n for n in numbers)])
     expected = f"{least} columns or more"
     if count is not None:
         expected = f"{count} columns, as in the header"
-    num_read = num_skipped = 0
+    is_first = True
     for fields, where in rows:
         if len(fields) >= least and count in (None, len(fields)):
-            if not num_read and check:
-                numbered = _from_start(columns, len(fields))
-                check(numbered, cells, header[1] if header else where)
-            num_read += 1
+            if is_first and check:
+                cells = _numbered_cells(
+                    given, columns, header[0] if header else ()
+                )
+                check(
+                    _from_start(columns, len(fields)),
+                    cells,
+                    header[1] if header else where,
+                )
+            is_first = False
             if count is None:
                 count = len(fields)
                 expected = f"{count} columns, as in {where}"
@@ -174,15 +178,7 @@ def _read_table(
                 f"{separator_advice(fields) or _FIX_THE_ROW}",
             )
         else:
-            num_skipped += 1
             skip("with the wrong number of columns", where)
-    if num_skipped > num_read:
-        raise in_file(
-            path,
-            f"expected {expected}; {num_skipped:,} of "
-            f"{num_skipped + num_read:,} rows have a different number."
-            f"{separator_advice(fields)}",
-        )
 
 
 def _column_numbers(columns: str) -> tuple[Columns, int]:
@@ -244,45 +240,26 @@ def _in_header(
     return _replaced(present, number_of)
 
 
-def _unnamed_cells(
-    by_name: Mapping[str, Any],
-    columns: Mapping[str, Any],
-    header: Sequence[str],
+def _numbered_cells(
+    given: Columns, columns: Columns, header: Sequence[str]
 ) -> dict[str, Any]:
-    """Returns the header's cells of columns that were passed by number.
+    """Returns the header's cells by name, if all columns were given by number.
 
-    If the file has no header, the cells belong to its first example. A cell is
-    None if it is the name of a column, or is missing. The dict is empty if a
-    column was found by a name that is not a number, or if the header numbers
-    its columns from 0, as pandas does for columns without names.
-
-    Args:
-      by_name: Columns as the user passed them.
-      columns: The numbers of those that were found.
-      header: The first row of the file.
+    The dict is also empty if the header numbers its columns from 0, as pandas
+    does for columns without names.
     """
-    names = [cell.strip() for cell in header]
-    counted = names[1:] if names[0] == "" else names
-    by_name = {name: by_name[name] for name in columns}
-    if counted == [*map(str, range(len(counted)))]:
+    names = header[1:] if header and not header[0].strip() else header
+    pairs = zip(
+        _flat({name: given[name] for name in columns}),
+        _flat(columns),
+        strict=True,
+    )
+    if [*names] == [*map(str, range(len(names)))] or not all(
+        _is_number(column) and int(number) - int(column) in (0, len(header))
+        for column, number in pairs
+    ):
         return {}
-    if not all(map(_is_number, _flat(by_name))):
-        return {}
-
-    def cell(column: Column, number: int) -> str | None:
-        if not -len(names) <= number < len(names):
-            return None
-        # "2019" may be the name of column 3; "1" in column 1 may be anything.
-        by_number = int(column) in (number, number - len(names))
-        is_name = names[number] == str(column) and not by_number
-        return None if is_name else header[number]
-
-    return {
-        name: tuple(map(cell, by_name[name], position))
-        if isinstance(position, tuple)
-        else cell(by_name[name], position)
-        for name, position in columns.items()
-    }
+    return _fields_by_name(columns, header)
 
 
 def _from_start(columns: Columns, count: int) -> dict[str, Any]:
@@ -382,7 +359,7 @@ def read_csv(path: str) -> Iterator[Fields]:
     Empty lines are skipped. A quotation mark inside a field that does not
     begin with one is ordinary text.
     """
-    lines = (_hide_carriage_returns(line) for line, _ in read_lines(path))
+    lines = (line for line, _ in read_lines(path))
     reader = csv.reader(lines, strict=True)
     while True:
         where = f"{path}:{reader.line_num + 1}"
@@ -398,14 +375,7 @@ def read_csv(path: str) -> Iterator[Fields]:
         if fields is None:
             return
         if fields:
-            restored = (f.replace(_CARRIAGE_RETURN, "\r") for f in fields)
-            yield tuple(restored), where
-
-
-def _hide_carriage_returns(line: str) -> str:
-    """Replaces carriage returns in a line, which csv would treat as its end."""
-    text = line.removesuffix("\n").removesuffix("\r")
-    return text.replace("\r", _CARRIAGE_RETURN) + line[len(text) :]
+            yield tuple(fields), where
 
 
 @contextlib.contextmanager
@@ -449,18 +419,12 @@ def json_object(line: str, where: object) -> dict[str, Any]:
             str(where), f"expected one JSON object per line: {problem}."
         )
     if _SURROGATE.search(line):
-        _require_whole_characters(value, where)
+        try:
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
+        except UnicodeEncodeError:
+            raise in_file(
+                str(where),
+                "a \\u escape is half of a surrogate pair. Write the whole "
+                "character.",
+            ) from None
     return value
-
-
-def _require_whole_characters(value: dict[str, Any], where: object) -> None:
-    """Raises for half of a surrogate pair, which UTF-8 cannot encode."""
-    try:
-        json.dumps(value, ensure_ascii=False).encode("utf-8")
-    except UnicodeEncodeError as error:
-        half = error.object[error.start]
-        raise in_file(
-            str(where),
-            f"\\u{ord(half):04x} is half of a surrogate pair. Write the whole "
-            "character.",
-        ) from None

@@ -30,7 +30,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.base import files, processes
-from bert_tf.data import buckets, cache
+from bert_tf.data import cache, pipeline
 from bert_tf.data.batching import Features
 from bert_tf.errors import InputError, in_file
 from bert_tf.jobs import exporting, output_folder, settings, trainings
@@ -280,7 +280,7 @@ def _load(
                 sources=split.sources,
                 num_workers=num_workers or processes.available_cpus(),
             )
-            features = buckets.load(path, encoding.schema, len(encoding.vocab))
+            features = pipeline.load(path, encoding.schema, len(encoding.vocab))
             split = steps.complete(
                 dataclasses.replace(split, features=features)
             )

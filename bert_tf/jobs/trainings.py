@@ -25,7 +25,7 @@ from absl import logging
 from bert_tf.base import files
 from bert_tf.checkpoints import adapters
 from bert_tf.checkpoints.checkpoint import Pretrained, write_metadata
-from bert_tf.data import buckets
+from bert_tf.data import pipeline
 from bert_tf.data.batching import Features, Padding
 from bert_tf.errors import InputError, listed, wrong_value
 from bert_tf.jobs import output_folder, settings, trials
@@ -498,7 +498,7 @@ def training_data(
 ) -> TrainingData:
     """Returns the `make_data` of `Estimator.train`: shuffled batches."""
     return functools.partial(
-        buckets.training_dataset,
+        pipeline.training_batches,
         features,
         padding=padding,
         global_batch_size=config.train_batch_size,
@@ -510,7 +510,7 @@ def training_data(
 def evaluation_data(features: Features, padding: Padding) -> EvaluationData:
     """Returns the `make_data` of an evaluation: each example once."""
     return functools.partial(
-        buckets.evaluation_dataset, features, padding=padding
+        pipeline.evaluation_batches, features, padding=padding
     )
 
 

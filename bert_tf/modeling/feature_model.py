@@ -180,7 +180,7 @@ class FeatureModel(TrainableModel):
     def _batched(self, method: str, args, kwargs) -> dict[str, Any]:
         """Returns arguments by name, with arrays as datasets if possible.
 
-        See `data.arrays`. On several devices, Keras shards the arrays.
+        See `pipeline.with_datasets`. On several devices Keras shards arrays.
         """
         signature = inspect.signature(getattr(keras.Model, method))
         arguments = dict(signature.bind(self, *args, **kwargs).arguments)
@@ -190,9 +190,9 @@ class FeatureModel(TrainableModel):
             return arguments
         if self.distribute_strategy.num_replicas_in_sync > 1:
             return arguments
-        from bert_tf.data import arrays
+        from bert_tf.data import pipeline
 
-        return arrays.batched(arguments, shuffle=method == "fit")
+        return pipeline.with_datasets(arguments, shuffle=method == "fit")
 
     def check_features(self, inputs) -> dict:
         """Returns the features that are not None, as tensors or arrays.

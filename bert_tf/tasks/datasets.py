@@ -26,10 +26,15 @@ from bert_tf.errors import (
 from bert_tf.tasks.examples import (
     Example,
     Target,
+    count_labels,
+    in_order,
     read_examples,
     without_decimals,
 )
+from bert_tf.tasks.metrics import usual_metrics
 
+CUSTOM = "custom"
+CUSTOM_PROBLEMS = ("single_label", "multi_label", "regression")
 _SPLITS = {"train": "training", "dev": "development", "test": "test"}
 
 
@@ -208,44 +213,32 @@ class DataSet:
         self, alternatives: Sequence[Source], split: str, data_dir: str
     ) -> "SplitFile | None":
         for source in alternatives:
-            for path in self._paths(source, data_dir):
+            for name in self._names(source):
+                path = name
+                if not files.is_remote(name):
+                    path = os.path.join(data_dir, name)
                 for spelling in filter(files.exists, (path, f"{path}.gz")):
                     paths = [spelling]
                     if source.listing:
-                        paths.append(_listing(spelling, source.listing))
+                        folder = os.path.dirname(spelling)
+                        paths.append(os.path.join(folder, source.listing))
                     return SplitFile(self, source, split, tuple(paths))
         return None
 
-    def _paths(self, source: Source, data_dir: str) -> list[str]:
-        names = (
+    def _names(self, source: Source) -> list[str]:
+        return [
             name.replace("{train_language}", self.train_language)
             for name in source.files
-        )
-        return [
-            name if files.is_remote(name) else os.path.join(data_dir, name)
-            for name in names
         ]
 
     def _missing(
         self, alternatives: Sequence[Source], split: str, data_dir: str
     ) -> InputError:
-        paths = {
-            path: source
-            for source in alternatives
-            for path in self._paths(source, data_dir)
-        }
-        folder = os.path.dirname(next(iter(paths)))
-        if not files.is_directory(folder):
-            folder = data_dir
-        wanted = (
-            os.path.relpath(path, folder)
-            + (f" with {source.listing}" if source.listing else "")
-            for path, source in paths.items()
-        )
+        wanted = itertools.chain.from_iterable(map(self._names, alternatives))
         return in_file(
-            folder,
+            data_dir,
             f"no {listed(wanted, last='or')}, the {_SPLITS[split]} set of "
-            f"{self.name}; {_contents(folder)}.",
+            f"{self.name}; {_contents(data_dir)}.",
         )
 
 
@@ -309,20 +302,7 @@ class SplitFile:
         )
 
 
-def _listing(path: str, name: str) -> str:
-    folder = os.path.dirname(path)
-    listing = os.path.join(folder, name)
-    if not files.exists(listing):
-        raise in_file(
-            folder,
-            f"no {name}, which lists the rows of {os.path.basename(path)} that "
-            f"make the development set; {_contents(folder)}.",
-        )
-    return listing
-
-
 def _contents(folder: str) -> str:
-    """Describes what a folder contains, for a message."""
     if not files.is_directory(folder):
         return "there is no such folder"
     names = sorted(files.listdir(folder))
@@ -541,7 +521,7 @@ def find(
     key = name.strip().lower()
     key = {"sst2": "sst-2", "stsb": "sts-b"}.get(key, key)
     if key not in _BY_NAME:
-        names = (*NAMES, "custom")
+        names = (*NAMES, CUSTOM)
         raise wrong_value(
             "`task_name`",
             f"one of {listed(names, last='or', most=len(names))}",
@@ -554,3 +534,165 @@ def find(
         train_language=train_language or language,
         skip_malformed=skip_malformed,
     )
+
+
+# Data sets of the user.
+
+
+def custom_data_set(
+    data_dir: str,
+    *,
+    train_file: str | None = None,
+    dev_file: str | None = None,
+    test_file: str | None = None,
+    text_a_column: str = "text",
+    text_b_column: str | None = None,
+    id_column: str | None = None,
+    label_column: str | None = "label",
+    has_header: bool = True,
+    problem: str = "single_label",
+    labels: Sequence[str] | None = None,
+    skip_malformed: bool = False,
+) -> DataSet:
+    """Describes custom data in TSV, CSV or JSON Lines files.
+
+    A column is a name in the header, a key in JSON, or a number from 0.
+
+    Args:
+      data_dir: The folder of the files; "" if no file is read.
+      train_file: A name in the folder or a path, compressed or not; default:
+        train.tsv, train.csv or train.jsonl.
+      dev_file: As `train_file`; default: dev.tsv, valid.tsv, validation.tsv ...
+      test_file: As `train_file`; default: test.tsv ... May lack labels.
+      text_a_column: The text, or the first text of a pair.
+      text_b_column: The second text of a pair.
+      id_column: The name of a row in predictions; default: its number.
+      label_column: The label. For multi-label problems the names, separated
+        by commas (in JSON: a list), or several columns of 0 and 1, separated by
+        commas. None: there are no labels.
+      has_header: Whether the first row of a table names the columns.
+      problem: One of `CUSTOM_PROBLEMS`.
+      labels: The labels in the order of a model; default: the training file's
+        labels, sorted by value if all are numbers, otherwise as text.
+      skip_malformed: See `DataSet`.
+
+    Raises:
+      InputError: The arguments contradict each other, or there are no labels
+        and no training file to find them in.
+    """
+    if problem == "regression" and labels:
+        raise wrong_value(
+            "`labels`", "left out for `problem=regression`", list(labels)
+        )
+    column: str | tuple[str, ...] | None = label_column
+    indicators: tuple[str, ...] = ()
+    if problem == "multi_label" and label_column and "," in label_column:
+        column = tuple(name.strip() for name in label_column.split(","))
+        indicators = _indicators(column, labels)
+        labels = labels or indicators
+    columns: dict[str, Any] = {
+        "text_a": text_a_column,
+        "text_b": text_b_column,
+        "label": column,
+        "id": id_column,
+    }
+    columns = {name: c for name, c in columns.items() if c is not None}
+
+    def source(stems: str, name: str | None) -> tuple[Source, ...]:
+        names = _custom_files(data_dir, stems.split(), name)
+        return (Source(names, columns, has_header),)
+
+    custom = DataSet(
+        CUSTOM,
+        Target(problem, indicators=indicators),
+        metrics=usual_metrics("regression", 0),
+        train=source("train", train_file),
+        dev=source("dev valid validation", dev_file),
+        test=source("test", test_file),
+        skip_malformed=skip_malformed,
+    )
+    if problem == "regression":
+        return custom
+    names = tuple(labels or _find_labels(custom, data_dir, str(label_column)))
+    if len({*filter(str.strip, names)}) < max(2, len(names)):
+        raise wrong_value(
+            "`labels`", "at least two different non-empty names", list(names)
+        )
+    target = dataclasses.replace(custom.target, labels=names)
+    metrics = usual_metrics(problem, len(names))
+    return dataclasses.replace(custom, target=target, metrics=metrics)
+
+
+def _custom_files(
+    data_dir: str, stems: Sequence[str], name: str | None
+) -> tuple[str, ...]:
+    """Returns the file of this name, or the default names of a split."""
+    if not name:
+        extensions = "tsv", "csv", "jsonl"
+        return tuple(f"{s}.{e}" for s in stems for e in extensions)
+    is_outside = not files.exists(os.path.join(data_dir, name))
+    if is_outside and not files.is_remote(name) and files.exists(name):
+        return (os.path.abspath(name),)
+    return (name,)
+
+
+def _indicators(
+    columns: tuple[str, ...], labels: Sequence[str] | None
+) -> tuple[str, ...]:
+    """Returns the label of each column of 0 and 1.
+
+    Columns that are numbers take the given labels in order.
+    """
+    names = columns
+    if labels and all(column.isdecimal() for column in columns):
+        names = tuple(labels)
+    if labels and (len(names), set(names)) != (len(columns), set(labels)):
+        raise wrong_value(
+            "`label_column`",
+            f"a column for each label ({listed(labels, most=20)})",
+            list(columns),
+        )
+    return names
+
+
+def _find_labels(
+    custom: DataSet, data_dir: str, label_column: str
+) -> tuple[str, ...]:
+    """Returns the labels of the training file, and logs their counts."""
+    if not data_dir:
+        raise InputError(
+            "Pass `labels`, or `data_dir` with a training file that has labels."
+        )
+    try:
+        [part] = custom.split("train", data_dir)
+    except InputError as error:
+        raise InputError(
+            f"{error} Without training, pass the labels with `labels`."
+        ) from error
+    path = part.files[0]
+    counts = count_labels(part.read(warn=False))
+    labels = in_order(counts)
+    logging.info(
+        "%d labels in %s: %s",
+        len(labels),
+        path,
+        ", ".join(f"{name} ({counts[name]:,})" for name in labels[:20]),
+    )
+    if len(labels) < 2:
+        raise in_file(
+            path,
+            f"expected two or more different labels in column "
+            f"{label_column!r}, found {listed(labels, quote=True) or 'none'}. "
+            "Pass the column that has the labels.",
+        )
+    # Many labels with fewer than three examples each are hardly classes.
+    if len(labels) > max(50, counts.total() / 3):
+        logging.warning(
+            "%s has %d different labels in %d rows. Is %r the label column? "
+            "For numbers, pass `problem=regression`",
+            path,
+            len(labels),
+            counts.total(),
+            label_column,
+        )
+    return labels

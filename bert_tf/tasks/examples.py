@@ -6,7 +6,6 @@ empty, are counted in a warning.
 
 import collections
 import dataclasses
-import decimal
 import functools
 import json
 import math
@@ -16,6 +15,7 @@ from typing import Any
 
 from absl import logging
 
+from bert_tf.base.processes import Faults
 from bert_tf.data import tables
 from bert_tf.errors import (
     InputError,
@@ -69,7 +69,6 @@ class Target:
       aliases: The names by their other spellings.
       undecided: The label of rows whose annotators disagreed. These rows are
         skipped.
-      separator: What separates the names in a multi-label column.
       indicators: For multi-label problems with a column of 0 and 1 per label:
         the names, in the order of the columns.
     """
@@ -78,7 +77,6 @@ class Target:
     labels: tuple[str, ...] = ()
     aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
     undecided: str | None = None
-    separator: str = ","
     indicators: tuple[str, ...] = ()
 
     def label_of(self, value: Any, where: str) -> Label:
@@ -94,7 +92,7 @@ class Target:
             return tuple(name for name, v in cells if _is_set(v, name, where))
         if self.problem == "multi_label":
             if isinstance(value, str):
-                value = value.split(self.separator)
+                value = value.split(",")
             elif not isinstance(value, list):
                 value = [value]
             names = (self._name(v, where) for v in value if not is_missing(v))
@@ -121,9 +119,7 @@ class Target:
         return label
 
     def accepts(self, value: Any, where: str) -> bool:
-        """Returns whether a value is a label, `undecided` or a number."""
-        if value == self.undecided or _exact(str(value).strip()) is not None:
-            return True
+        """Returns whether a value is one of the labels, or a number."""
         if self.problem != "regression" and not self.labels:
             return False
         try:
@@ -193,9 +189,14 @@ def _spellings(labels: tuple[str, ...]) -> dict[str, str]:
 @functools.lru_cache
 def have_values(labels: tuple[str, ...]) -> bool:
     """Returns whether a label looks like a number or a boolean."""
-    return any(
-        _exact(name) is not None or _plain(name) in _TRUTHS for name in labels
-    )
+    return any(_is_number(name) or _plain(name) in _TRUTHS for name in labels)
+
+
+def _is_number(name: str) -> bool:
+    try:
+        return math.isfinite(float(name))
+    except ValueError:
+        return False
 
 
 def _plain(text: str) -> str:
@@ -246,10 +247,10 @@ def read_examples(
       InputError: The file or one of its rows is not as expected, or it has no
         examples.
     """
-    warnings: dict[tuple[str, str], list[str]] = collections.defaultdict(list)
+    faults = Faults()
 
     def skip(problem: str, where: str) -> None:
-        warnings["Skipped", problem].append(where)
+        faults.add(f"Rows {problem} are skipped", where)
 
     examples: list[Example] = []
     languages: set[str] = set()
@@ -276,12 +277,10 @@ def read_examples(
         example = _example(row, where, label, len(examples))
         texts = (example.text_a, *example.choices, example.text_b)
         if not all(text is None or text.strip() for text in texts):
-            warnings["Kept", "with an empty text"].append(where)
+            faults.add("Rows with an empty text", where)
         examples.append(example)
-    for (action, what), places in warnings.items() if warn else ():
-        count = f"{len(places):,} row" + "s" * (len(places) > 1)
-        first = places[0]
-        logging.warning("%s %s %s; the first: %s", action, count, what, first)
+    if warn:
+        faults.log()
     if languages and language not in languages:
         raise in_file(
             path,
@@ -305,42 +304,35 @@ def _check_columns(
     header: Mapping[str, Any],
     where: str,
 ) -> None:
-    """Checks the columns and the header of a file; see `tables.read`."""
-    _check_header(header, where, target, is_fixed, warn)
-    _require_label_apart(columns, where)
-
-
-def _check_header(
-    header: Mapping[str, Any],
-    where: str,
-    target: Target,
-    is_fixed: bool,
-    warn: bool,
-) -> None:
-    """Warns or raises InputError if a header may be an example.
+    """Raises InputError, or warns, if a header may be an example.
 
     Args:
-      header: The cells of the header by name, None for names of columns; see
-        `tables.read`.
-      where: The place of the header.
       target: What the labels are.
       is_fixed: Whether the first row is always skipped as the header, even
         if it looks like an example, as in the original.
       warn: Whether to log warnings.
+      columns: The columns of the file by name; see `tables.read`.
+      header: The cells of a header whose columns were passed by number.
+      where: The place of the header.
     """
-    label, key = header.get("label"), header.get("id")
-    cells = label if isinstance(label, tuple) else (label,)
-    if not all(map(is_missing, cells)):
-        if not target.accepts(label, where):
-            return
-        names = (str(cell).strip() for cell in cells)
-        reason = f"the label {listed(names, quote=True)}"
-    elif key is not None and _exact(key.strip()) is not None:
-        reason = f"the id {key.strip()!r}"
-    elif is_fixed or header.get("text_a") is None:
+    label = columns.get("label")
+    labels = label if isinstance(label, tuple) else (label,)
+    if label is not None and {columns["text_a"], columns.get("text_b")} & {
+        *labels
+    }:
+        raise in_file(
+            where,
+            f"column {label!r} is the label and a text. Pass different ones.",
+        )
+    if not header:
         return
+    cell, key = header.get("label"), header.get("id")
+    if target.accepts(cell, where):
+        reason = f"the label {shortened(cell)}"
+    elif is_missing(cell) and key and key.strip().isdecimal():
+        reason = f"the id {key.strip()!r}"
     else:
-        if warn:
+        if warn and not is_fixed:
             logging.warning(
                 "%s is skipped as the header: %s. If the file has none, pass "
                 "`header=False`",
@@ -348,34 +340,20 @@ def _check_header(
                 shortened(header["text_a"]),
             )
         return
+    problem = f"the header looks like an example with {reason}"
     if not is_fixed:
         raise in_file(
             where,
-            f"the header looks like an example with {reason}. If the file has "
-            "none, pass `header=False`; if it has one, pass the columns by "
-            "name.",
+            f"{problem}. If the file has none, pass `header=False`; if it has "
+            "one, pass the columns by name.",
         )
     if warn:
         logging.warning(
-            "%s looks like an example with %s, but is skipped, since files "
-            "of this task begin with a header; add a header line",
+            "%s: %s, but is skipped, since files of this task begin with a "
+            "header; add a header line",
             where,
-            reason,
+            problem,
         )
-
-
-def _require_label_apart(columns: Mapping[str, Any], where: str) -> None:
-    """Raises InputError if a text column is also the label column."""
-    label = columns.get("label")
-    labels = label if isinstance(label, tuple) else (label,)
-    for name in ("text_a", "text_b"):
-        column = columns.get(name)
-        if column is not None and column in labels:
-            raise in_file(
-                where,
-                f"`{name}_column` and `label_column` are the same column, "
-                f"{column!r}. Pass different ones.",
-            )
 
 
 def _label(
@@ -422,57 +400,22 @@ def count_labels(examples: Sequence[Example]) -> collections.Counter[str]:
 
     If a label is written both as 1 and as 1.0, all labels are written as
     integers: "0" twice, "0.0" and "1.0" give {"0": 3, "1": 1}.
-
-    Raises:
-      InputError: Two labels are equal numbers but differ in more than a final
-        ".0", such as "01" and "1".
     """
     counts: collections.Counter[str] = collections.Counter()
-    places: dict[str, str] = {}
     for example in examples:
         label = example.label
-        names = label if isinstance(label, tuple) else (str(label),)
-        counts.update(names)
-        for name in names:
-            places.setdefault(name, example.where)
-    are_mixed = any(name != without_decimals(name) in counts for name in counts)
+        counts.update(label if isinstance(label, tuple) else (str(label),))
+    if not any(name != without_decimals(name) in counts for name in counts):
+        return counts
     merged: collections.Counter[str] = collections.Counter()
-    first: dict[decimal.Decimal, tuple[str, str]] = {}
     for name, count in counts.items():
-        label = without_decimals(name) if are_mixed else name
-        merged[label] += count
-        number = _exact(label)
-        if number is None:
-            continue
-        other, place = first.setdefault(number, (label, places[name]))
-        if other != label:
-            raise in_file(
-                places[name],
-                f"the label {name!r} is the same number as {other!r} in "
-                f"{place}. Use one spelling, or list them with `labels` if "
-                "they are different labels.",
-            )
+        merged[without_decimals(name)] += count
     return merged
-
-
-def _exact(name: str) -> decimal.Decimal | None:
-    """Returns the number that a name spells, with all digits, or None."""
-    if "_" in name:  # Python reads "1_0" as 10.
-        return None
-    try:
-        number = decimal.Decimal(name)
-    except decimal.InvalidOperation:
-        return None
-    return number if number.is_finite() else None
 
 
 def in_order(names: Iterable[str]) -> tuple[str, ...]:
     """Sorts names: by value if all are finite numbers, otherwise as text."""
     texts = sorted(set(names))
-    try:
-        numbers = {text: float(text) for text in texts}
-    except ValueError:
+    if not all(map(_is_number, texts)):
         return tuple(texts)
-    if not all(map(math.isfinite, numbers.values())):
-        return tuple(texts)
-    return tuple(sorted(texts, key=numbers.__getitem__))
+    return tuple(sorted(texts, key=float))

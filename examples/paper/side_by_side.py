@@ -184,7 +184,7 @@ def write_data(config: SideBySideConfig) -> None:
         for short, _ in config.phases
     }
     made["held_out"] = (length, config.held_out_file, {"dupe_factor": 1})
-    from bert_tf.data import buckets  # Needs TensorFlow.
+    from bert_tf.data import pipeline  # Needs TensorFlow.
 
     write_vocab(config, folder)
     for name, (size, text, changes) in made.items():
@@ -192,7 +192,7 @@ def write_data(config: SideBySideConfig) -> None:
         for _ in folder.do([one.run]):
             pass
         schema = pretraining_schema(size, plan.predictions(size))
-        found = buckets.load(folder.made(one), schema, config.vocab_size)
+        found = pipeline.load(folder.made(one), schema, config.vocab_size)
         save(config, f"arrays/{name}.npz", found.arrays)
     for column in columns_of(config):
         name = f"arrays/{column.title}"

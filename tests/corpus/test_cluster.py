@@ -224,7 +224,7 @@ def test_the_first_error_is_reported():
     assert "only blank lines" in empty.error
     report = TaskReport(0, 1, {}, collections.Counter(sentences=3))
     one = SectionTable.of(CONFIG, [(0, 0, 1, False, 3, 3)], [report])
-    assert "has 1 document." in one.error
+    assert "the text has 1 with" in one.error
 
 
 @pytest.mark.parametrize("numbers", [[], [0, 0], [1]])

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf.data import arrays
+from bert_tf.data import pipeline
 from bert_tf.modeling.encoder import BertModel
 from bert_tf.modeling.heads import BertClassifier
 from tests.backends import small_bert
@@ -41,7 +41,7 @@ def test_keras_computes_the_same(weights):
         "verbose": 0,
     }
     models = [linear_model(), linear_model()]
-    made = arrays.batched(given, shuffle=True)
+    made = pipeline.with_datasets(given, shuffle=True)
     histories = [
         model.fit(epochs=2, **arguments).history
         for model, arguments in zip(models, (given, made), strict=True)
@@ -55,19 +55,19 @@ def test_keras_computes_the_same(weights):
 
 def test_an_epoch_has_every_row_once_in_a_new_order():
     given = {"x": X, "batch_size": BATCH_SIZE}
-    dataset = arrays.batched(given, shuffle=True)["x"]
+    dataset = pipeline.with_datasets(given, shuffle=True)["x"]
     orders = [rows_of(dataset) for _ in range(2)]
     assert orders[0] != orders[1]
     for order in orders:
         assert [len(batch) for batch in order] == [4, 4, 2]
         assert sorted(np.concatenate(order)) == X[:, 0].tolist()
-    plain = arrays.batched({"x": X}, shuffle=False)["x"]
+    plain = pipeline.with_datasets({"x": X}, shuffle=False)["x"]
     assert rows_of(plain) == [X[:, 0].tolist()]
 
 
 def test_floats_get_the_default_dtype_of_keras():
     features = {"a": X, "b": Y.astype(np.int8)}
-    [(batch,)] = arrays.batched({"x": features}, shuffle=False)["x"]
+    [(batch,)] = pipeline.with_datasets({"x": features}, shuffle=False)["x"]
     assert batch["a"].dtype == keras.config.floatx()
     assert batch["b"].dtype == "int8"
 
@@ -84,7 +84,6 @@ def test_floats_get_the_default_dtype_of_keras():
         {"x": X, "y": None, "sample_weight": WEIGHTS},
         {"x": X, "y": Y, "class_weight": {0: 2.0}},
         {"x": X, "y": Y, "steps_per_epoch": 2},
-        {"x": X, "y": Y, "_use_cached_eval_dataset": True},
         {"x": X, "y": Y, "validation_split": 0.2},
         {"x": X, "y": Y, "shuffle": "batch"},
         {"x": X, "y": Y, "validation_data": (X.tolist(), Y)},
@@ -93,7 +92,7 @@ def test_floats_get_the_default_dtype_of_keras():
     ],
 )
 def test_keras_reads_the_rest(given):
-    result = arrays.batched(given, shuffle=True)
+    result = pipeline.with_datasets(given, shuffle=True)
     assert result.keys() == given.keys()
     assert all(result[name] is given[name] for name in given)
 

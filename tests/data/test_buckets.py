@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf.data import batching, buckets, records
+from bert_tf.data import batching, pipeline, records
 from bert_tf.data.batching import Padding
 from bert_tf.data.schema import classification_schema
 from bert_tf.errors import InputError
@@ -44,7 +44,7 @@ BATCH = examples(83)
 @pytest.fixture(scope="module")
 def features(tmp_path_factory):
     path = tmp_path_factory.mktemp("records") / "train.tf_record"
-    return buckets.load(write(path, BATCH), SCHEMA, vocab_size=131)
+    return pipeline.load(write(path, BATCH), SCHEMA, vocab_size=131)
 
 
 def train(features, num_batches, **options):
@@ -57,13 +57,13 @@ def train(features, num_batches, **options):
         "seed": 5,
         **options,
     }
-    batches = buckets.training_dataset(features, **options)
+    batches = pipeline.training_batches(features, **options)
     return list(batches.take(num_batches).as_numpy_iterator())
 
 
 def evaluate(features, **options):
     options = {"padding": Padding(), "batch_size": 4, **options}
-    batches = buckets.evaluation_dataset(features, **options)
+    batches = pipeline.evaluation_batches(features, **options)
     return list(batches.as_numpy_iterator())
 
 
@@ -104,10 +104,10 @@ def test_load_equals_in_memory(features):
 @pytest.mark.parametrize("sign", [1, -1])
 def test_several_batches_are_parsed(tmp_path, monkeypatch, sign):
     """The widest type of any batch holds all values."""
-    monkeypatch.setattr(buckets, "_EXAMPLES_PER_PARSE", 19)
+    monkeypatch.setattr(pipeline, "_EXAMPLES_PER_PARSE", 19)
     batch = examples(2 * 83)
     batch["label_ids"] *= sign
-    read = buckets.load(write(tmp_path / "x.gz", batch), SCHEMA)
+    read = pipeline.load(write(tmp_path / "x.gz", batch), SCHEMA)
     for name, values in batch.items():
         np.testing.assert_array_equal(read.arrays[name], values)
 
@@ -162,7 +162,7 @@ def test_unusable_files(tmp_path, damage, length, vocab_size, message):
     write(path, BATCH)
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(InputError, match=message):
-        buckets.load(str(path), classification_schema(length), vocab_size)
+        pipeline.load(str(path), classification_schema(length), vocab_size)
 
 
 # training_dataset
@@ -188,7 +188,7 @@ def test_shards_read_their_shares_of_the_plan(
     shares = batching.shares(plan, num_shards, 2)
     longest = padding.padded(features)[plan].max(axis=1)
     for shard in range(num_shards):
-        batches = buckets.training_dataset(
+        batches = pipeline.training_batches(
             features,
             padding=padding,
             global_batch_size=size,
@@ -213,8 +213,8 @@ def test_shards_read_their_shares_of_the_plan(
 
 def test_shapes_are_static_if_asked_for(features):
     options = {"padding": STATIC, "batch_size": 4}
-    evaluation = buckets.evaluation_dataset(features, **options)
-    training = buckets.training_dataset(
+    evaluation = pipeline.evaluation_batches(features, **options)
+    training = pipeline.training_batches(
         features, **options, global_batch_size=4, num_batches=2, seed=0
     )
     for batches in (training, evaluation):

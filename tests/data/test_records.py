@@ -28,15 +28,16 @@ def write_records(path, data):
     return str(path)
 
 
+def find_readable(*paths):
+    return records.find_readable(paths)
+
+
 def error_of(function, *args):
     """Calls a function that raises an InputError; returns its one line."""
     with pytest.raises(InputError) as caught:
         function(*args)
     assert "\n" not in str(caught.value)
     return str(caught.value)
-
-
-# ------------------------------------------------------------- schemas
 
 
 # --------------------------------------------------------- encode_batch
@@ -194,8 +195,6 @@ def test_every_cut_is_noticed(write):
             number = STARTS.index(cut)
             assert records.count_records(path) == number
             assert records.verify(path) == number
-            ranges = [(0, number)] if number else []
-            assert records.scan_file(path) == (ranges, [])
             continue
         number = record_at(cut)
         message = f"{path} is truncated in record {number} (from 0) at byte "
@@ -204,12 +203,6 @@ def test_every_cut_is_noticed(write):
             message = f"{path} is not a TFRecord file"
         assert message in error_of(records.count_records, path)
         assert message in error_of(records.verify, path)
-        if number == 0:
-            assert message in error_of(records.scan_file, path)
-            continue
-        ranges, faults = records.scan_file(path)
-        assert ranges == [(0, number)]
-        assert len(faults) == 1
 
 
 def test_every_flipped_byte_is_noticed(write):
@@ -225,17 +218,10 @@ def test_every_flipped_byte_is_noticed(write):
         else:  # Counting does not read data.
             assert records.count_records(path) == 9
         assert message in error_of(records.verify, path)
-        ranges, faults = records.scan_file(path)
-        before, after = (0, number), (STARTS[number + 1], 8 - number)
-        assert ranges == [r for r in (before, after) if r[1]]
-        assert faults == [
-            f"{16 + len(RECORDS[number])} bytes from record {number} (from 0) "
-            f"on, at byte {STARTS[number]}"
-        ]
 
 
 def test_files_of_other_kinds_and_remote_files(write):
-    functions = records.count_records, records.verify, records.scan_file
+    functions = records.count_records, records.verify, find_readable
     for text in (b"id\ttext\n" * 9, b"short"):
         for function in functions:
             path = write(text)
@@ -246,7 +232,7 @@ def test_files_of_other_kinds_and_remote_files(write):
     with files.atomic_writer(remote) as file:
         file.write(DATA[:-20])
     assert "truncated" in error_of(records.count_records, remote)
-    assert records.scan_file(remote)[0] == [(0, 8)]
+    assert find_readable(remote).counts == {remote: 8}
 
 
 def test_the_first_record_is_compared_with_the_schema(tmp_path):
@@ -289,72 +275,21 @@ def test_the_first_record_is_compared_with_the_schema(tmp_path):
 # -------------------------------------------------------- damaged files
 
 
-def readable(path):
-    """What TensorFlow reads of the intact ranges, and the faults."""
-    ranges, faults = records.scan_file(path)
-    compression = "GZIP" if path.endswith(".gz") else ""
-    found = []
-    for offset, count in ranges:
-        dataset = records.dataset_from(path, compression, offset).take(count)
-        some = list(dataset.as_numpy_iterator())
-        assert len(some) == count
-        found += some
-    return found, faults
-
-
-# From within record 2 to within record 4.
-CUT_OUT = DATA[: STARTS[2] + 14] + DATA[STARTS[4] + 3 :]
-# Before record 3, bytes that look almost like records.
-PUT_IN = (
-    DATA[: STARTS[3]]
-    + (records.header(5) + b"x" * 40 + records.header(10**9))
-    + DATA[STARTS[3] :]
-)
-# Most of record 4, record 5 and the length of record 6, as of a disk.
-_ZEROS = bytes(STARTS[6] + 5 - (STARTS[4] + 9))
-ZEROED = DATA[: STARTS[4] + 9] + _ZEROS + DATA[STARTS[6] + 5 :]
-
-
-@pytest.mark.parametrize(
-    ("data", "lost", "num_faults"),
-    [
-        (DATA, set(), 0),
-        (flip(STARTS[2] + 13, STARTS[3] + 2, STARTS[6]), {2, 3, 6}, 2),
-        (flip(0, STARTS[-1] - 1), {0, 8}, 2),
-        (CUT_OUT, {2, 3, 4}, 1),
-        (PUT_IN, set(), 1),
-        (ZEROED, {4, 5, 6}, 1),
-        (DATA[: STARTS[7] + 3] + bytes(3 << 20), {7, 8}, 1),
-    ],
-)
-def test_all_intact_records_are_found(write, data, lost, num_faults):
-    found, faults = readable(write(data))
-    assert found == [r for n, r in enumerate(RECORDS) if n not in lost]
-    assert len(faults) == num_faults
-
-
-def test_random_damage_with_all_sizes_of_blocks(write, monkeypatch):
-    rng = random.Random(7)
-
-    def intact_numbers(data):
-        ranges, _ = records.scan_file(write(data))
-        found = []
-        for offset, count in ranges:
-            for _ in range(count):
-                number = data[offset + records.HEADER_SIZE]
-                framed = records.frame([RECORDS[number]])
-                assert data[offset : offset + len(framed)] == framed
-                found.append(number)
-                offset += len(framed)
-        return found
-
-    for size in range(12, 60):
-        monkeypatch.setattr(records, "_BLOCK_SIZE", size)
-        assert intact_numbers(CUT_OUT) == [0, 1, 5, 6, 7, 8]
-        places = rng.sample(range(STARTS[-1]), rng.randrange(1, 4))
-        hit = set(map(record_at, places))
-        expected = [n for n in range(9) if n not in hit]
-        assert intact_numbers(flip(*places)) == expected
+def test_records_before_the_damage_are_read(write, caplog):
+    whole, empty = write(DATA), write(b"", "empty")
+    hurt = write(flip(STARTS[3] + 13, STARTS[7]), "hurt")
+    at_once = write(flip(13), "at_once")
+    caplog.set_level("WARNING")
+    found = find_readable(whole, empty, hurt, at_once)
+    assert found.counts == {whole: 9, empty: 0, hurt: 3, at_once: 0}
+    assert found.results == {"damaged_files": 2}
+    assert caplog.messages[0] == (
+        f"{hurt} has a wrong checksum in record 3 (from 0) at byte "
+        f"{STARTS[3]}. Create or copy the file again. The rest of the file is "
+        "skipped; the 3 records before are used"
+    )
+    assert records.ReadableRecords().results == {}
+    assert records.ReadableRecords({}).results == {"damaged_files": 0}
 
 
 @pytest.mark.parametrize("cut", [0.5, 0.9])
@@ -362,7 +297,6 @@ def test_of_a_damaged_compressed_file_the_beginning_is_read(write, cut):
     rng = random.Random(3)
     many = [rng.randbytes(1000) for _ in range(900)]
     packed = gzip.compress(records.frame(many))
-    assert readable(write(packed, "a.gz")) == (many, [])
     place = int(len(packed) * cut)
     flipped = bytearray(packed)
     flipped[place] ^= 4
@@ -370,28 +304,10 @@ def test_of_a_damaged_compressed_file_the_beginning_is_read(write, cut):
         path = write(data, "a.gz")
         assert path in error_of(records.count_records, path)
         assert path in error_of(records.verify, path)
-        found, [fault] = readable(path)
-        assert found == many[: len(found)]
-        assert 900 * cut - 300 < len(found) <= 900 * cut
-        assert path in fault
-
-
-def test_damaged_files_are_logged_and_counted(write, caplog):
-    whole = write(DATA)
-    hurt = write(flip(STARTS[3] + 13, STARTS[7]), "hurt")
-    caplog.set_level("WARNING")
-    found = records.find_readable([whole, hurt])
-    assert found.results == {"skipped_records": 2}
-    assert found.ranges == {
-        whole: [(0, 9)],
-        hurt: [(0, 3), (STARTS[4], 3), (STARTS[8], 1)],
-    }
-    assert caplog.messages == [
-        f"{hurt}: 2 damaged place(s) are skipped; the first: 34 bytes from "
-        f"record 3 (from 0) on, at byte {STARTS[3]}"
-    ]
-    assert records.ReadableRecords().results == {}
-    assert records.ReadableRecords({}, 0).results == {"skipped_records": 0}
+        count = find_readable(path).counts[path]
+        assert 900 * cut - 300 < count <= 900 * cut
+        readable = tf.data.TFRecordDataset(path, "GZIP").take(count)
+        assert list(readable.as_numpy_iterator()) == many[:count]
 
 
 def test_the_flag_that_skips_is_suggested_for_damage_alone(write):
@@ -424,16 +340,16 @@ def read_all(found):
 
 @pytest.mark.parametrize("is_scanned", [False, True])
 def test_files_are_counted_and_read_in_order(paths, is_scanned, caplog):
-    ranges = records.find_readable(paths).ranges if is_scanned else None
-    found = RecordFiles(paths, NUMBER, ranges)
+    counts = find_readable(*paths).counts if is_scanned else None
+    found = RecordFiles(paths, NUMBER, counts)
     assert f"{paths[1]} holds no records" in caplog.text
     assert found.paths == [paths[0], *paths[2:]]
     assert len(found) == 3
     assert read_all(found) == numbered(*range(10))
-    counts = [found.count(at_most) for at_most in (None, 0, 3, 8, 99)]
-    assert counts == [10, 0, 3, 8, 10]
+    limits = (None, 0, 3, 8, 99)
+    assert [found.count(at_most) for at_most in limits] == [10, 0, 3, 8, 10]
     with pytest.raises(InputError, match="no feature name"):
-        RecordFiles(paths, (Feature("name", ()),), ranges)
+        RecordFiles(paths, (Feature("name", ()),), counts)
 
 
 def test_files_need_records_and_utf_8_names(paths, tmp_path):

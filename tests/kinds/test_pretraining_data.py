@@ -109,8 +109,8 @@ def test_packing_without_next_sentence_labels(path):
 def test_truncated_files_are_noticed_before_training(path, write):
     with open(path, "rb") as file:
         cut = write(file.read()[:-20])
-    assert inspect_files([path], [cut], skips_corrupt=False).ranges is None
+    assert inspect_files([path], [cut], skips_corrupt=False).counts is None
     with pytest.raises(InputError, match="truncated in record 22"):
         inspect_files([cut], [path], skips_corrupt=False)
     found = inspect_files([cut], [path], skips_corrupt=True)
-    assert [sum(n for _, n in found.ranges[p]) for p in (cut, path)] == [22, N]
+    assert found.counts == {cut: 22, path: N}

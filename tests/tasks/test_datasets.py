@@ -124,8 +124,7 @@ def test_missing_files(write, tmp_path):
     message += r"the folder has c\.tsv and sub\.$"
     with pytest.raises(InputError, match=f"^{folder}: {message}"):
         data_set.split("dev", folder)
-    message = r"/sub: no train\.ko\.tsv, .* has train\.fr\.tsv\.$"
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(InputError, match=r": no sub/train\.ko\.tsv, the tr"):
         data_set.split("train", folder)
     with pytest.raises(InputError, match=r"no test.* A model of toy"):
         data_set.split("test", folder)
@@ -184,7 +183,7 @@ def test_layouts_of_the_official_files(tmp_path, warnings, task, split):
         path.write_text("".join(path.read_text().splitlines(True)[1:]))
         assert len(part.read()) == len(found) - 1
         [line] = warnings
-        assert line.startswith(f"{path}:1 looks like an example with the ")
+        assert f"{path}:1: the header looks like an example with" in line
         warnings.clear()
 
 
@@ -287,7 +286,7 @@ def test_mrpc_in_the_files_of_microsoft(write):
     folder = write(
         {"msr_paraphrase_train.txt": train, "msr_paraphrase_test.txt": test}
     )
-    with pytest.raises(InputError, match=r"no dev_ids\.tsv, which lists"):
+    with pytest.raises(InputError, match=r"dev_ids\.tsv: No such file"):
         read("mrpc", "dev", folder)
     write({"dev_ids.tsv": "5\t6\n"})
     assert read("mrpc", "train", folder) == [["0|a|b|1", "1|e|f|1"]]
@@ -310,7 +309,7 @@ def test_xnli_in_any_language(write):
     assert read("xnli", "train", folder, **options)
     with pytest.raises(InputError, match=r"'en'; the .* 'bg' and 'zh'\.$"):
         read("xnli", "dev", folder, language="en")
-    message = r"train\.bg\.tsv .* has multinli\.train\.en\.tsv"
+    message = r": no multinli/multinli\.train\.bg\.tsv or XNLI"
     with pytest.raises(InputError, match=message):
         read("xnli", "train", folder, language="bg")
 

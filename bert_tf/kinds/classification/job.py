@@ -30,7 +30,7 @@ from bert_tf.kinds.classification.task import (
     balanced_class_weights,
 )
 from bert_tf.serving.served import Served, require_lines
-from bert_tf.tasks import custom
+from bert_tf.tasks import datasets
 from bert_tf.tasks.datasets import DataSet, Source, SplitFile
 from bert_tf.tasks.distillation import IS_LABELED
 from bert_tf.tasks.encoding import Encoding
@@ -127,7 +127,7 @@ def _with_pooling(config: ClassifierConfig) -> ClassifierConfig:
 
 def _data_set(config: ClassifierConfig, start: Start) -> DataSet:
     """Returns the data set of --task_name, or of custom files."""
-    if config.task_name.lower() == custom.NAME:
+    if config.task_name.lower() == datasets.CUSTOM:
         data_set = _custom_data_set(config, start)
     else:
         data_set = config.official_data_set()
@@ -146,7 +146,7 @@ def _custom_data_set(config: ClassifierConfig, start: Start) -> DataSet:
         and config.problem != "regression"
     ):
         labels = start.labels
-    return custom.data_set(
+    return datasets.custom_data_set(
         config.data_dir or "",
         train_file=config.train_file,
         dev_file=config.dev_file,
@@ -158,7 +158,6 @@ def _custom_data_set(config: ClassifierConfig, start: Start) -> DataSet:
         has_header=config.header,
         problem=config.problem,
         labels=labels,
-        label_separator=config.label_separator,
         skip_malformed=config.skip_malformed_rows,
     )
 

@@ -35,7 +35,7 @@ from bert_tf.errors import InputError
 from bert_tf.jobs import settings
 from bert_tf.jobs.options import checks
 from bert_tf.jobs.settings import DataOptions, DistillationOptions
-from bert_tf.tasks import custom, datasets
+from bert_tf.tasks import datasets
 from bert_tf.tasks.datasets import DataSet
 from bert_tf.tasks.windows import WINDOW_POOLINGS
 
@@ -45,7 +45,7 @@ class ClassifierConfig(DataOptions, DistillationOptions):
     """Options of `run_classifier.py`."""
 
     task_name: str = option(
-        f"One of {', '.join((*datasets.NAMES, custom.NAME))}."
+        f"One of {', '.join((*datasets.NAMES, datasets.CUSTOM))}."
     )
     doc_stride: int | None = option(
         "Splits longer texts into windows of --max_seq_length tokens that "
@@ -83,8 +83,8 @@ class ClassifierConfig(DataOptions, DistillationOptions):
         needs="task_name=custom or unlabeled_file",
     )
     label_column: str = option(
-        "custom: column of the label. For multi_label problems, several "
-        "columns of 0 and 1, separated by commas.",
+        "custom: column of the label. For multi_label problems, names "
+        "separated by commas, or several columns of 0 and 1.",
         default="label",
         needs="task_name=custom",
     )
@@ -103,16 +103,11 @@ class ClassifierConfig(DataOptions, DistillationOptions):
         default=None,
         needs="task_name=custom",
     )
-    label_separator: str = option(
-        "custom: separator between several labels.",
-        default=",",
-        needs="task_name=custom",
-    )
     problem: str = option(
         "custom: what the labels are. single_label: one of several; "
         "multi_label: any number of them; regression: a number.",
         default="single_label",
-        choices=custom.PROBLEMS,
+        choices=datasets.CUSTOM_PROBLEMS,
         needs="task_name=custom",
     )
     skip_malformed_rows: bool = option(
@@ -177,7 +172,7 @@ class ClassifierConfig(DataOptions, DistillationOptions):
             self.require_windows()
         checks.require_teacher(self)
         find = self._custom_files
-        if self.task_name.lower() != custom.NAME:
+        if self.task_name.lower() != datasets.CUSTOM:
             find = self.official_data_set
             find()  # Raises InputError for an unknown name.
         if self.glue_submission:
@@ -202,7 +197,7 @@ class ClassifierConfig(DataOptions, DistillationOptions):
 
     def _custom_files(self) -> DataSet:
         """Returns the files of custom data, for checks that need no labels."""
-        return custom.data_set(
+        return datasets.custom_data_set(
             self.data_dir or "",
             train_file=self.train_file,
             dev_file=self.dev_file,

@@ -93,7 +93,7 @@ class PretrainingData:
         return {
             "vocab_size": self.vocab_size,
             "packing": SequencePacking() if self.is_packed else None,
-            "ranges": self.readable.ranges,
+            "counts": self.readable.counts,
         }
 
     def _for_objective(self, batches: tf.data.Dataset) -> tf.data.Dataset:
@@ -110,7 +110,7 @@ class PretrainingData:
             self.schema,
             SequencePacking(),
             EXAMPLES_TO_MEASURE,
-            ranges=self.readable.ranges,
+            counts=self.readable.counts,
         )
         logging.info(
             "Packing, measured on %d examples: tokens fill %.1f %% of a row "

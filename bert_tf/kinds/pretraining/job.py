@@ -206,7 +206,7 @@ def _data(
     train_files: list[str],
     eval_files: list[str],
 ) -> PretrainingData:
-    """Returns the records, which are searched for damage if requested."""
+    """Returns the records, which are checked for damage if requested."""
     if task.next_sentence:
         creation.require_next_sentence({*train_files, *eval_files})
     return PretrainingData(

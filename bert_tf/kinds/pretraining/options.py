@@ -135,8 +135,8 @@ class PretrainingConfig(
         at_least=0,
     )
     skip_corrupt_records: bool = option(
-        "Whether to skip the damaged parts of record files; all files are read "
-        "through first. The log and the results report how many were skipped.",
+        "Whether to skip what follows a damaged record in its file; all files "
+        "are read completely first. The results count the damaged files.",
         default=False,
     )
     next_sentence: bool = option(

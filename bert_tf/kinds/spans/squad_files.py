@@ -92,7 +92,7 @@ def read_questions(
     reads_answers: bool = True,
     strict: bool = False,
 ) -> list[Question]:
-    """Reads the questions of a file and logs warnings about flawed ones.
+    """Reads the questions of a file; counts skipped ones in a warning.
 
     Training skips a question if its context or first answer is empty, or if
     the first answer is not at its `answer_start`. Of several answers it uses
@@ -113,11 +113,10 @@ def read_questions(
     faults = Faults()
     questions, num_skipped = [], 0
     for question in _all_questions(
-        path, with_negative, needs_answers, reads_answers, faults
+        path, with_negative, needs_answers, reads_answers
     ):
         reason = needs_answers and _why_untrainable(question, with_negative)
         if not reason:
-            _note_oddities(question, needs_answers, faults)
             questions.append(question)
             continue
         kind, detail = reason
@@ -142,15 +141,12 @@ def _all_questions(
     with_negative: bool,
     needs_answers: bool,
     reads_answers: bool,
-    faults: Faults,
 ) -> Iterator[Question]:
     """Yields every question of a file, whether usable or not."""
     places: dict[str, str] = {}
-    for paragraph, place in _paragraphs(path, faults):
+    for paragraph, place in _paragraphs(path):
         context = _get(paragraph, "context", str, place)
         entries = _get(paragraph, "qas", list, place)
-        if not entries:
-            faults.add("Paragraphs without questions", place)
         for number, entry in enumerate(entries, start=1):
             where = f"{place}, question {number}"
             if isinstance(entry, dict) and type(entry.get("id")) is int:
@@ -160,12 +156,6 @@ def _all_questions(
             is_impossible = False
             if with_negative and "is_impossible" in entry:
                 is_impossible = _get(entry, "is_impossible", bool, where)
-            elif entry.get("is_impossible") is True:
-                kind = (
-                    "Questions with is_impossible, which is ignored without "
-                    "`version_2_with_negative`"
-                )
-                faults.add(kind, where)
             answers: tuple[Answer, ...] = ()
             if reads_answers and "answers" in entry:
                 answers = tuple(_answers(entry, where, needs_answers))
@@ -180,9 +170,7 @@ def _all_questions(
             yield Question(name, text, context, answers, is_impossible, where)
 
 
-def _paragraphs(
-    path: str, faults: Faults
-) -> Iterator[tuple[dict[str, Any], str]]:
+def _paragraphs(path: str) -> Iterator[tuple[dict[str, Any], str]]:
     """Yields every paragraph with its place in the file."""
     content = files.read_json(
         path, "SQuAD's format, an object with a list of articles as 'data'"
@@ -192,8 +180,6 @@ def _paragraphs(
     ):
         place = f"{path}: article {number}"
         paragraphs = _get(article, "paragraphs", list, place)
-        if not paragraphs:
-            faults.add("Articles without paragraphs", place)
         for count, paragraph in enumerate(paragraphs, start=1):
             yield paragraph, f"{place}, paragraph {count}"
 
@@ -253,21 +239,6 @@ def _why_untrainable(
         f"the answer is {shortened(answer.text)}, but the context has "
         f"{shortened(there)} at answer_start {start}",
     )
-
-
-def _note_oddities(
-    question: Question, needs_answers: bool, faults: Faults
-) -> None:
-    """Counts flaws of a question that is kept."""
-    if not question.question.strip():
-        faults.add("Questions with an empty text", question.name)
-    if not question.context.strip():
-        kind = 'Questions with an empty context, whose answer is ""'
-        faults.add(kind, question.name)
-    has_several = len(set(question.answers)) > 1
-    if needs_answers and has_several and not question.is_impossible:
-        kind = "Questions with several answers, of which the first is used"
-        faults.add(kind, question.name)
 
 
 # --------------------------------------------------------------------- windows
@@ -489,15 +460,11 @@ def _tokenize(
             faults.add(kind, question.name)
             continue
         if with_positions and not question.is_impossible:
-            if not question.answers:
-                kind = "Questions without an answer are skipped"
-                faults.add(kind, question.name)
-                continue
-            answer = question.answers[0]
-            target = _tokens_of(answer, context)
+            if question.answers:
+                target = _tokens_of(question.answers[0], context)
             if target is None:
-                kind = "Questions whose answer has no token are skipped"
-                faults.add(kind, f"{question.name}: {answer.text!r}")
+                kind = "Questions without an answer that has tokens are skipped"
+                faults.add(kind, question.name)
                 continue
         yield number, query[:most], context, target
 

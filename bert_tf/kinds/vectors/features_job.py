@@ -26,7 +26,7 @@ from bert_tf.checkpoints.pretrained import (
 )
 from bert_tf.checkpoints.weights import Weights
 from bert_tf.config import BertConfig
-from bert_tf.data import buckets
+from bert_tf.data import pipeline
 from bert_tf.data.batching import Features, Padding
 from bert_tf.errors import in_file, wrong_value
 from bert_tf.jobs import settings
@@ -196,7 +196,7 @@ def _extract(
 
     def predict(features: Features) -> dict[str, np.ndarray]:
         data = functools.partial(
-            buckets.evaluation_dataset,
+            pipeline.evaluation_batches,
             features,
             padding=padding,
             is_filled=is_tpu,

@@ -40,7 +40,7 @@ from bert_tf.base.options import option
 from bert_tf.errors import InputError, wrong_value
 from bert_tf.jobs.options import checks
 from bert_tf.jobs.settings import DataOptions, FineTuningOptions
-from bert_tf.tasks import custom, datasets
+from bert_tf.tasks import datasets
 from bert_tf.tasks.datasets import DataSet
 
 # The largest similarity in each data set that has similarities.
@@ -51,7 +51,7 @@ LARGEST = {"sts-b": 5.0, "korsts": 5.0}
 class EmbeddingsConfig(DataOptions, FineTuningOptions):
     """Options of `run_embeddings.py`."""
 
-    task_name: str = option(f"One of {', '.join((*LARGEST, custom.NAME))}.")
+    task_name: str = option(f"One of {', '.join((*LARGEST, datasets.CUSTOM))}.")
     text_a_column: str = option(
         "custom: column of the first text, by name or by number from 0.",
         default="text_a",
@@ -109,7 +109,7 @@ class EmbeddingsConfig(DataOptions, FineTuningOptions):
         self.require_no_bilstm()
         if self.max_score <= 0:
             raise wrong_value("`max_score`", "a number above 0", self.max_score)
-        if self.task_name.lower() != custom.NAME:
+        if self.task_name.lower() != datasets.CUSTOM:
             self.data_set()  # The name may be unknown.
         checks.require_fine_tuning(self)
         checks.require_splits(self, self.data_set)
@@ -124,17 +124,17 @@ class EmbeddingsConfig(DataOptions, FineTuningOptions):
     def data_set(self) -> DataSet:
         """Returns the data set of --task_name, or of custom files."""
         name = self.task_name.lower()
-        if name != custom.NAME:
+        if name != datasets.CUSTOM:
             official = datasets.find(
                 name, skip_malformed=self.skip_malformed_rows
             )
             if official.name not in LARGEST:
                 raise InputError(
                     f"`task_name={name}` has no similarities. Pass one of "
-                    f"{', '.join(LARGEST)}, or {custom.NAME} with columns."
+                    f"{', '.join(LARGEST)}, or {datasets.CUSTOM} with columns."
                 )
             return official
-        return custom.data_set(
+        return datasets.custom_data_set(
             self.data_dir or "",
             train_file=self.train_file,
             dev_file=self.dev_file,
