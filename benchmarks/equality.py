@@ -11,9 +11,10 @@ per-device batch size as on one device. It takes twenty minutes on two cores.
 """
 
 # Before anything that imports TensorFlow.
-import bert_tf.base.quiet_tensorflow  # noqa: F401
+from bert_tf.base import start_tensorflow
 
-# isort: split
+start_tensorflow.quietly()
+
 import collections
 import dataclasses
 import itertools

@@ -21,9 +21,10 @@ Rerun a stopped command to resume. The page is written from several files:
 """
 
 # Before anything that imports TensorFlow.
-import bert_tf.base.quiet_tensorflow  # noqa: F401
+from bert_tf.base import start_tensorflow
 
-# isort: split
+start_tensorflow.quietly()
+
 import dataclasses
 import json
 import os

@@ -136,7 +136,9 @@ def checks(
 
 def compare(run: pathlib.Path, other: pathlib.Path, bound: float) -> str:
     """Returns how far the weights of two runs are apart."""
-    import bert_tf.base.quiet_tensorflow  # noqa: F401  (before TensorFlow)
+    from bert_tf.base import start_tensorflow
+
+    start_tensorflow.quietly()
     from bert_tf.checkpoints.tf1 import Reader
 
     one, two = (

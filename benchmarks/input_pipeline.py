@@ -7,9 +7,10 @@ batches of 32 from them, in this process.
 """
 
 # Before anything that imports TensorFlow.
-import bert_tf.base.quiet_tensorflow  # noqa: F401
+from bert_tf.base import start_tensorflow
 
-# isort: split
+start_tensorflow.quietly()
+
 import sys
 import tempfile
 import types

@@ -215,9 +215,9 @@ def main() -> None:
     parser.add_argument("flags", nargs=argparse.REMAINDER, help="Its flags.")
     given = parser.parse_args()
 
-    import bert_tf.base.quiet_tensorflow  # noqa: F401  (before TensorFlow)
+    from bert_tf.base import start_tensorflow
 
-    # isort: split
+    start_tensorflow.quietly()
     import tensorflow as tf
 
     [cpu] = tf.config.list_physical_devices("CPU")

@@ -10,9 +10,10 @@ text.
 """
 
 # Before anything that imports TensorFlow.
-import bert_tf.base.quiet_tensorflow
+from bert_tf.base import start_tensorflow
 
-# isort: split
+start_tensorflow.quietly()
+
 import dataclasses
 import itertools
 import json

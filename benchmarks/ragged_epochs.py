@@ -11,9 +11,10 @@ but custom data may: this is how to pass it to `Estimator`.
 """
 
 # Before anything that imports TensorFlow.
-import bert_tf.base.quiet_tensorflow  # noqa: F401
+from bert_tf.base import start_tensorflow
 
-# isort: split
+start_tensorflow.quietly()
+
 import dataclasses
 
 import numpy as np

@@ -11,9 +11,10 @@ cores.
 """
 
 # Before anything that imports TensorFlow.
-import bert_tf.base.quiet_tensorflow  # noqa: F401
+from bert_tf.base import start_tensorflow
 
-# isort: split
+start_tensorflow.quietly()
+
 import dataclasses
 import pathlib
 import re

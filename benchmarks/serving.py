@@ -15,9 +15,10 @@ float32 only.
 """
 
 # Before anything that imports TensorFlow.
-import bert_tf.base.quiet_tensorflow
+from bert_tf.base import start_tensorflow
 
-# isort: split
+start_tensorflow.quietly()
+
 import csv
 import dataclasses
 import pathlib

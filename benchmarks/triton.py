@@ -9,9 +9,10 @@ as many threads. Clients and server share the cores.
 """
 
 # Before anything that imports TensorFlow.
-import bert_tf.base.quiet_tensorflow
+from bert_tf.base import start_tensorflow
 
-# isort: split
+start_tensorflow.quietly()
+
 import dataclasses
 import json
 import tempfile

@@ -10,111 +10,45 @@ reads text or records never waits for TensorFlow.
 """
 
 import importlib
-import os
-import platform
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from bert_tf.version import __version__
+from bert_tf.base import start_tensorflow
 
-if TYPE_CHECKING:
-    from bert_tf.checkpoints.pretrained import (
-        load_checkpoint,
-        load_config,
-        load_model,
-    )
-    from bert_tf.config import BertConfig
-    from bert_tf.errors import InputError
-    from bert_tf.kinds.classification.text_model import TextClassifier
-    from bert_tf.kinds.masked_words.text_model import MaskedWordPredictor
-    from bert_tf.kinds.spans.text_model import QuestionAnswerer
-    from bert_tf.kinds.tags.text_model import TokenTagger
-    from bert_tf.kinds.vectors.text_model import TextEmbedder
-    from bert_tf.modeling.encoder import BertModel, resize_vocabulary
-    from bert_tf.modeling.feature_tagger import BertFeatureTagger
-    from bert_tf.modeling.heads import (
-        BertClassifier,
-        BertMultipleChoice,
-        BertPretrainer,
-        BertSpanLabeler,
-        BertTokenClassifier,
-    )
-    from bert_tf.modeling.optimization import (
-        AdamWeightDecay,
-        Lamb,
-        WarmupLinearDecay,
-    )
-    from bert_tf.tasks.encoding import Encoding
-    from bert_tf.tasks.task import FineTuningTask
-    from bert_tf.text_models.text_model import TextModel
-    from bert_tf.tokenization.graph import BertTokenizer
-    from bert_tf.tokenization.wordpiece import FullTokenizer
-
-_HOMES = {
-    "AdamWeightDecay": "bert_tf.modeling.optimization",
-    "BertClassifier": "bert_tf.modeling.heads",
-    "BertConfig": "bert_tf.config",
-    "BertFeatureTagger": "bert_tf.modeling.feature_tagger",
-    "BertModel": "bert_tf.modeling.encoder",
-    "BertMultipleChoice": "bert_tf.modeling.heads",
-    "BertPretrainer": "bert_tf.modeling.heads",
-    "BertSpanLabeler": "bert_tf.modeling.heads",
-    "BertTokenClassifier": "bert_tf.modeling.heads",
-    "BertTokenizer": "bert_tf.tokenization.graph",
-    "Encoding": "bert_tf.tasks.encoding",
-    "FineTuningTask": "bert_tf.tasks.task",
-    "FullTokenizer": "bert_tf.tokenization.wordpiece",
-    "InputError": "bert_tf.errors",
-    "Lamb": "bert_tf.modeling.optimization",
-    "MaskedWordPredictor": "bert_tf.kinds.masked_words.text_model",
-    "QuestionAnswerer": "bert_tf.kinds.spans.text_model",
-    "TextClassifier": "bert_tf.kinds.classification.text_model",
-    "TextEmbedder": "bert_tf.kinds.vectors.text_model",
-    "TextModel": "bert_tf.text_models.text_model",
-    "TokenTagger": "bert_tf.kinds.tags.text_model",
-    "WarmupLinearDecay": "bert_tf.modeling.optimization",
-    "load_checkpoint": "bert_tf.checkpoints.pretrained",
-    "load_config": "bert_tf.checkpoints.pretrained",
-    "load_model": "bert_tf.checkpoints.pretrained",
-    "resize_vocabulary": "bert_tf.modeling.encoder",
+_PUBLIC = {
+    "config": ["BertConfig"],
+    "errors": ["InputError"],
+    "modeling.feature_tagger": ["BertFeatureTagger"],
+    "modeling.heads": [
+        "BertClassifier",
+        "BertMultipleChoice",
+        "BertPretrainer",
+        "BertSpanLabeler",
+        "BertTokenClassifier",
+    ],
+    "modeling.encoder": ["BertModel", "resize_vocabulary"],
+    "modeling.optimization": ["AdamWeightDecay", "Lamb", "WarmupLinearDecay"],
+    "checkpoints.pretrained": ["load_checkpoint", "load_config", "load_model"],
+    "tasks.encoding": ["Encoding"],
+    "tasks.task": ["FineTuningTask"],
+    "kinds.classification.text_model": ["TextClassifier"],
+    "kinds.vectors.text_model": ["TextEmbedder"],
+    "kinds.masked_words.text_model": ["MaskedWordPredictor"],
+    "kinds.spans.text_model": ["QuestionAnswerer"],
+    "kinds.tags.text_model": ["TokenTagger"],
+    "text_models.text_model": ["TextModel"],
+    "tokenization.graph": ["BertTokenizer"],
+    "tokenization.wordpiece": ["FullTokenizer"],
+    "version": ["__version__"],
 }
+_MODULES = {name: module for module in _PUBLIC for name in _PUBLIC[module]}
 
-__all__ = [
-    "AdamWeightDecay",
-    "BertClassifier",
-    "BertConfig",
-    "BertFeatureTagger",
-    "BertModel",
-    "BertMultipleChoice",
-    "BertPretrainer",
-    "BertSpanLabeler",
-    "BertTokenClassifier",
-    "BertTokenizer",
-    "Encoding",
-    "FineTuningTask",
-    "FullTokenizer",
-    "InputError",
-    "Lamb",
-    "MaskedWordPredictor",
-    "QuestionAnswerer",
-    "TextClassifier",
-    "TextEmbedder",
-    "TextModel",
-    "TokenTagger",
-    "WarmupLinearDecay",
-    "__version__",
-    "load_checkpoint",
-    "load_config",
-    "load_model",
-    "resize_vocabulary",
-]
+__all__ = list(_MODULES)
 
-if platform.machine() in ("x86_64", "AMD64"):
-    # On CPUs with AVX2 alone, training takes a third longer without oneDNN.
-    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
+start_tensorflow.use_onednn()
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'bert_tf' has no attribute {name!r}")
     from bert_tf.base import packages
 
@@ -123,7 +57,8 @@ def __getattr__(name: str) -> Any:
     if name == "BertTokenizer":
         advice = ""
     with packages.tensorflow_required(f"bert_tf.{name}", advice):
-        return getattr(importlib.import_module(_HOMES[name]), name)
+        module = importlib.import_module(f"bert_tf.{_MODULES[name]}")
+        return getattr(module, name)
 
 
 def __dir__() -> list[str]:

@@ -186,11 +186,8 @@ def _end_of_help() -> NoReturn:
 
 def _guarded(prepare: Callable[[], Callable[[], Any]]) -> None:
     try:
-        # A module that is being imported may swallow an exception of
-        # `stopping`.
-        main = prepare()
         with signals.stopping():
-            main()
+            prepare()()
     except OptionError as error:
         fail(f"{error} (--help lists the flags)", status=2)
     except (InputError, OSError) as error:

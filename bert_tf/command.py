@@ -1,30 +1,29 @@
 """Starts jobs: the command `bert-tf JOB` and the scripts in the root folder.
 
-This module imports almost nothing, so that it can end a program with one line
-if the user presses Ctrl-C in the seconds in which TensorFlow is imported. A job
-is imported after its command line was checked.
+This module imports almost nothing, so that `bert-tf --help` is fast. A job is
+imported after its command line was checked.
 """
 
 import importlib.util
 import os
 import sys
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from bert_tf import jobs
-from bert_tf.base import signals
+from bert_tf.base import start_tensorflow
 from bert_tf.jobs import JOBS
 from bert_tf.version import __version__
 
 if TYPE_CHECKING:
     from bert_tf.base.options import Options
 
+WITHOUT_TENSORFLOW = ("vocabulary", "pretraining_data")
 # A command that runs no job: it has no options and no script.
 ENVIRONMENT = "env"
 
 
 def run_job(name: str) -> None:
     """Runs a job of JOBS with the options of the command line, then exits."""
-    signals.exit_at_once()
     _require_absl()
     # The flags of absl take a tenth of a second to import.
     from bert_tf import cli
@@ -32,9 +31,15 @@ def run_job(name: str) -> None:
     config_type = options_of(name)
     cli.run_job(
         config_type,
-        lambda: getattr(jobs, name).run,
+        lambda: _import_job(name).run,
         sys.modules[config_type.__module__].__doc__,
     )
+
+
+def _import_job(name: str) -> Any:
+    if name not in WITHOUT_TENSORFLOW:
+        start_tensorflow.quietly()
+    return getattr(jobs, name)
 
 
 def _require_absl() -> None:
@@ -63,7 +68,6 @@ def options_of(job: str) -> "type[Options]":
 
 def command() -> None:
     """Runs `bert-tf JOB --flag=value ...`, the installed package's command."""
-    signals.exit_at_once()
     program, *words = sys.argv
     sys.argv[0] = os.path.basename(program)
     first = words[0] if words else ""

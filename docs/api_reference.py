@@ -16,16 +16,16 @@ from types import ModuleType
 
 import pdoc
 
-import bert_tf.base.quiet_tensorflow
 import bert_tf
 from bert_tf import jobs
-from bert_tf.base import options
+from bert_tf.base import options, start_tensorflow
 
 GOOGLE = pdoc.docstrings.google
 
 
 def main(folder: str) -> None:
     """Writes index.html and a page for each module into `folder`."""
+    start_tensorflow.quietly()
     # pdoc finds what a module contains; these names are imported lazily.
     for name in bert_tf.__all__:
         public = getattr(bert_tf, name)

@@ -9,7 +9,9 @@ word. The page loads nothing. It can join tokens into words: as in Clark et al.
 word is their mean. A text that is too long for the model is an error.
 """
 
-import bert_tf.base.quiet_tensorflow  # isort: skip
+from bert_tf.base import start_tensorflow
+
+start_tensorflow.quietly()
 
 import argparse
 import base64

@@ -23,7 +23,9 @@ import time
 from collections.abc import Iterator
 from pydoc_data.topics import topics
 
-import bert_tf.base.quiet_tensorflow  # isort: skip
+from bert_tf.base import start_tensorflow
+
+start_tensorflow.quietly()
 
 import numpy as np
 import tensorflow as tf

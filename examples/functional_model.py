@@ -11,7 +11,9 @@ accuracy on held-out sentences, and 65 to 71 % if the words or the temperatures
 are random.
 """
 
-import bert_tf.base.quiet_tensorflow  # isort: skip
+from bert_tf.base import start_tensorflow
+
+start_tensorflow.quietly()
 
 import keras
 import numpy as np

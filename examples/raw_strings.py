@@ -11,7 +11,9 @@ Takes half a minute on two CPU cores, from random weights. Expect 82 % accuracy
 on held-out sentences (baseline, always "processes": 37 %).
 """
 
-import bert_tf.base.quiet_tensorflow  # isort: skip
+from bert_tf.base import start_tensorflow
+
+start_tensorflow.quietly()
 
 import pathlib
 import sys

@@ -13,7 +13,9 @@ sentences (baseline, always "processes": 37 %). With the weights of
 all-MiniLM-L6-v2, expect 85 %.
 """
 
-import bert_tf.base.quiet_tensorflow  # isort: skip
+from bert_tf.base import start_tensorflow
+
+start_tensorflow.quietly()
 
 import argparse
 import sys

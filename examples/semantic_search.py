@@ -13,7 +13,9 @@ Hugging Face Hub, or any other BERT, such as the release of run_embeddings.py.
 Two cores need about a minute for a book. The picture needs matplotlib.
 """
 
-import bert_tf.base.quiet_tensorflow  # isort: skip
+from bert_tf.base import start_tensorflow
+
+start_tensorflow.quietly()
 
 import argparse
 import pathlib

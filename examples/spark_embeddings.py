@@ -6,7 +6,9 @@ Each Python worker loads the model once, for one core, and `predict` batches
 texts by length. A task that runs twice writes its files once.
 """
 
-import bert_tf.base.quiet_tensorflow  # isort: skip
+from bert_tf.base import start_tensorflow
+
+start_tensorflow.quietly()
 
 import functools
 import sys

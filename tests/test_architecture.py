@@ -34,6 +34,7 @@ IMPORTS_IT_LAZILY = {
     "bert_tf",
     "bert_tf.base.files",
     "bert_tf.base.packages",
+    "bert_tf.base.start_tensorflow",
     "bert_tf.data.records",
     "bert_tf.jobs.output_folder",
     "bert_tf.jobs.settings",
@@ -488,12 +489,10 @@ def test_broad_handlers_are_found(handler, broad):
 
 # Private names of Keras and TensorFlow that the library uses, and why.
 PRIVATE = {
-    "_clip_gradients": "`apply` of an optimizer clips once, over all devices",
     "_flatten_layers": "a `Layer` has no public list of the layers in it",
     "_get_variable_index": "the index of a variable's slots",
     "_kernel": "Keras's `Dense` keeps the kernel there when it is quantized",
     "_maybe_symbolic_build": "replicas with batches of different sizes",
-    "_trainable_variables": "the variables that an optimizer was built for",
     "_untrack_variable": "an int8 kernel replaces the one of floats",
     "__internal__": "updates of variables on all devices, in a replica",
 }

@@ -10,7 +10,6 @@ import pytest
 from checkout import ROOT
 
 from bert_tf import command, environment
-from bert_tf.base import signals
 from bert_tf.command import JOBS
 from bert_tf.version import __version__
 
@@ -18,7 +17,6 @@ from bert_tf.version import __version__
 @pytest.fixture
 def lines_of(monkeypatch, capsys):
     """Returns a function that runs the command: status, output, errors."""
-    monkeypatch.setattr(signals, "exit_at_once", lambda: None)
 
     def lines_of(*words):
         monkeypatch.setattr(sys, "argv", ["/bin/bert-tf", *words])
@@ -93,7 +91,6 @@ def test_the_version_and_help_import_nothing_slow(word):
 
 
 def test_scripts_are_two_lines():
-    """They import nothing before signals are handled."""
     for path in ROOT.glob("*.py"):
         text = path.read_text(encoding="utf-8")
         found = re.fullmatch(
@@ -115,11 +112,10 @@ print("importing", flush=True)
 try:
     time.sleep(60)
 except BaseException:
-    time.sleep(60)
+    pass
 """
 
 
-@pytest.mark.parametrize("module", ["absl", "tensorflow"])
 @pytest.mark.parametrize(
     ("number", "line"),
     [
@@ -128,8 +124,8 @@ except BaseException:
         (signal.SIGHUP, "stopped by SIGHUP"),
     ],
 )
-def test_a_signal_during_imports_is_one_line(tmp_path, module, number, line):
-    (tmp_path / f"{module}.py").write_text(SLOW_MODULE)
+def test_a_signal_during_imports_is_one_line(tmp_path, number, line):
+    (tmp_path / "tensorflow.py").write_text(SLOW_MODULE)
     environment = {
         **{k: v for k, v in os.environ.items() if not k.startswith("TF_")},
         "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)]),

@@ -17,7 +17,7 @@ from checkout import ROOT
 import bert_tf
 
 EXAMPLES = ROOT / "examples"
-PUBLIC = {*bert_tf.__all__, "jobs", "quiet_tensorflow"}
+PUBLIC = {*bert_tf.__all__, "jobs", "start_tensorflow"}
 
 
 def run(name: str, *arguments: str) -> subprocess.CompletedProcess:

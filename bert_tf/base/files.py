@@ -23,7 +23,6 @@ import posixpath
 import re
 import secrets
 import shutil
-import stat
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -34,7 +33,6 @@ from bert_tf.base.packages import tensorflow_required
 from bert_tf.errors import (
     InputError,
     in_file,
-    listed,
     not_utf8,
     reason,
     shortened,
@@ -52,9 +50,6 @@ _JSON_TYPES = {
     str: "a string",
     type(None): "null",
 }
-# Far deeper than any file that this project reads.
-_MOST_LEVELS = 100
-_MOST_BYTES = 1 << 28
 _BLOCK = 1 << 20
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -108,7 +103,7 @@ def input_errors(
     try:
         yield
     except (*_system_errors(path), *more) as error:
-        raise _input_error(verb, path, error) from error
+        raise InputError(f"Cannot {verb} {path}: {reason(error)}.") from error
 
 
 def _system_errors(path: str) -> tuple[type[Exception], ...]:
@@ -119,10 +114,6 @@ def _system_errors(path: str) -> tuple[type[Exception], ...]:
         import tensorflow as tf
 
     return (OSError, tf.errors.OpError)
-
-
-def _input_error(verb: str, path: str, error: BaseException) -> InputError:
-    return InputError(f"Cannot {verb} {path}: {reason(error)}.")
 
 
 def expand(patterns: str, argument: str | None = None) -> list[str]:
@@ -146,7 +137,7 @@ def expand(patterns: str, argument: str | None = None) -> list[str]:
         raise InputError(
             f"{place} is empty; pass files or globs, separated by commas."
         )
-    matches: dict[str, None] = {}
+    matches: list[str] = []
     for item in items:
         paths = _matches(item)
         if not paths:
@@ -154,8 +145,8 @@ def expand(patterns: str, argument: str | None = None) -> list[str]:
                 f"{place} has {item!r}, which matches no file. Correct it, or "
                 "create the file first."
             )
-        matches.update(dict.fromkeys(paths))
-    return list(matches)
+        matches += paths
+    return [*dict.fromkeys(matches)]
 
 
 def _matches(pattern: str) -> list[str]:
@@ -194,7 +185,8 @@ def check_outputs(
       inputs: The paths to read, with keys of the same kind.
 
     Raises:
-      InputError: Two paths are the same file and one of them is an output.
+      InputError: Two paths are the same file and one of them is an output, or
+        an output is a directory, a device or a pipe.
     """
     taken = {
         _identity(path): f"the {role} {path}"
@@ -203,6 +195,7 @@ def check_outputs(
     }
     for role, paths in outputs.items():
         for path in paths:
+            require_file(path)
             this = f"the {role} {path}"
             other = taken.setdefault(_identity(path), this)
             if other is not this:
@@ -274,8 +267,7 @@ def find_in(folder: str, name: str) -> str | None:
     Symbolic links are followed: a cache of the Hub consists of them.
 
     Raises:
-      InputError: `name` leads out of the folder, or is not a file that can be
-        read to its end.
+      InputError: `name` leads out of the folder, or is not a file.
     """
     steps = re.split(r"[/\\]", name)
     if ".." in steps or not steps[0] or ":" in name or "\0" in name:
@@ -283,35 +275,18 @@ def find_in(folder: str, name: str) -> str | None:
             folder, f"{shortened(name)} must be a path within this folder."
         )
     path = os.path.join(folder, name)
-    if not exists(path):
-        if not is_remote(path) and os.path.islink(path):
-            raise in_file(
-                path, "this symbolic link is broken. Download the file again."
-            )
-        return None
-    require_small_file(path)
-    return path
+    require_file(path)
+    return path if exists(path) else None
 
 
 def require_file(path: str) -> None:
-    """Raises InputError for a directory, a device, a pipe or a socket."""
-    if is_directory(path):
-        raise in_file(path, "this is a directory, not a file.")
-    if is_special(path):
-        raise in_file(path, "this is a device or a pipe, not a file.")
+    """Raises InputError for a directory, a device, a pipe or a broken link.
 
-
-def require_small_file(path: str) -> None:
-    """Raises InputError for a file too large for settings or a vocabulary."""
-    require_file(path)
-    if not is_remote(path) and os.path.exists(path):
-        size = os.path.getsize(path)
-        if size > _MOST_BYTES:
-            raise in_file(
-                path,
-                f"a file of this kind has at most {_MOST_BYTES:,} bytes; got "
-                f"{size:,}. Download it again.",
-            )
+    A path that does not exist is accepted.
+    """
+    is_other = os.path.lexists(path) and not os.path.isfile(path)
+    if is_other or is_directory(path):
+        raise in_file(path, "this is not a file.")
 
 
 def open_read(path: str) -> io.BufferedIOBase:
@@ -379,13 +354,16 @@ def parse_json(
     If a key occurs twice in an object, the last value counts, as in other
     programs that read these files; a warning names the key.
     """
-    repeated: list[str] = []
 
     def as_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         values = dict(pairs)
         if len(values) < len(pairs):
             counts = collections.Counter(key for key, _ in pairs)
-            repeated.extend(key for key, n in counts.items() if n > 1)
+            logging.warning(
+                "%s: %s occurs twice in one object; the last value counts",
+                where,
+                shortened(counts.most_common(1)[0][0]),
+            )
         return values
 
     try:
@@ -401,30 +379,7 @@ def parse_json(
         raise in_file(where, f"cannot parse the JSON: {error}.") from error
     if not isinstance(value, kind):
         raise in_file(where, f"expected {expected}, found {json_type(value)}.")
-    if _is_deep(value):
-        raise in_file(
-            where, f"the JSON must be at most {_MOST_LEVELS} levels deep."
-        )
-    if repeated:
-        logging.warning(
-            "%s: %s occurs twice in one object; the last value counts",
-            where,
-            shortened(repeated[0]),
-        )
     return value
-
-
-def _is_deep(value: Any) -> bool:
-    """Returns whether a value has so many levels that `repr` could fail."""
-    level = [value]
-    for _ in range(_MOST_LEVELS):
-        inner = [x.values() if isinstance(x, dict) else x for x in level]
-        level = [
-            x for values in inner for x in values if isinstance(x, (dict, list))
-        ]
-        if not level:
-            return False
-    return True
 
 
 def json_type(value: Any) -> str:
@@ -451,21 +406,18 @@ def atomic_writer(path: str) -> Iterator[io.BufferedIOBase]:
     are removed by the next writer of `path`. Missing directories are created.
 
     An existing file is replaced; for a symbolic link, the file it points to.
-    Devices and pipes are written to directly.
     """
-    if is_special(path):
-        local = path.removeprefix("file://")
-        with _or_undone(path):
-            with input_errors("write", path):
-                special = io.BufferedWriter(_Unseekable(local, "wb"))
-            with special as file:
-                yield file
-        return
     target = follow_links(path)
     temporary = temporary_prefix(target) + secrets.token_hex(4)
-    remove_leftovers(target)
+    with input_errors("write", path):
+        require_file(target)
+        remove_leftovers(target)
+        makedirs(posixpath.dirname(target) or os.curdir)
+    open_file = _gfile().GFile if is_remote(path) else open
     with _or_undone(path, functools.partial(remove, temporary)):
-        with _open_write(temporary, target, path) as file:
+        with input_errors("write", path):
+            opened = open_file(temporary, "wb")
+        with opened as file:
             file.write(b"")  # Creates it: a GFile is created by a write.
             yield file
             # Wait for the disk, or a crash could leave an empty file.
@@ -476,58 +428,16 @@ def atomic_writer(path: str) -> Iterator[io.BufferedIOBase]:
             rename(temporary, target)
 
 
-class _Unseekable(io.FileIO):
-    """A device or a pipe, which has no position that a zip file could use."""
-
-    def seekable(self) -> bool:
-        return False
-
-    def tell(self) -> int:
-        raise io.UnsupportedOperation("a device or a pipe has no position")
-
-
-def is_special(path: str) -> bool:
-    """Returns whether a path is a device, a pipe or a socket."""
-    try:
-        mode = os.stat(path.removeprefix("file://")).st_mode
-    except OSError:
-        return False
-    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
-
-
 def follow_links(path: str) -> str:
     """Returns the file that a local path leads to through symbolic links.
 
     The file itself may be missing. Remote paths are returned unchanged.
-
-    Raises:
-      InputError: The links form a loop.
     """
-    local = path.removeprefix("file://")
-    if is_remote(local) or local.endswith("/"):
-        return path
-    target = os.path.realpath(local)
-    with input_errors("write", path):
-        if os.path.islink(target):
-            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-    return path[: len(path) - len(local)] + target
-
-
-def _open_write(temporary: str, target: str, path: str) -> io.BufferedIOBase:
-    """Opens the temporary file of `target`, which the user calls `path`."""
-    folder = posixpath.dirname(target)
-    with input_errors("write", path):
-        if target.endswith("/") or is_directory(target):
-            raise IsADirectoryError(errno.EISDIR, "it is a directory")
-        if folder:
-            makedirs(folder)
-        return (_gfile().GFile if is_remote(path) else open)(temporary, "wb")
+    return path if is_remote(path) else os.path.realpath(path)
 
 
 @contextlib.contextmanager
-def atomic_directory(
-    path: str, may_replace: Callable[[str], bool] = lambda path: False
-) -> Iterator[str]:
+def atomic_directory(path: str) -> Iterator[str]:
     """Yields a directory that appears under `path` only when it is complete.
 
     It is created beside `path`, renamed at the end of the block and removed if
@@ -535,39 +445,30 @@ def atomic_directory(
 
     Args:
       path: A path that does not exist, or an empty directory.
-      may_replace: Whether an old local directory may be replaced, if the new
-        one has all of its files.
 
     Raises:
-      InputError: `path` already exists and cannot be replaced, or was created
-        meanwhile.
+      InputError: `path` already exists, or was created meanwhile.
     """
-    place = path.rstrip("/") if is_remote(path) else os.path.realpath(path)
+    place = follow_links(path.rstrip("/"))
     with input_errors("write", path):
-        _require_vacant(place, path, may_replace)
+        _require_vacant(place, path)
         remove_leftovers(place)
         temporary = temporary_prefix(place) + secrets.token_hex(4)
         makedirs(temporary)
     with _or_undone(path, functools.partial(remove_tree, temporary)):
-        with _final_name_in_messages(temporary, path):
-            yield temporary
+        yield temporary
         with input_errors("write", path):
-            if not is_remote(place):
-                # In object stores a directory is only a prefix of names. There
-                # the temporary directory would count as contents of `place`.
-                _require_vacant(place, path, may_replace)
-                _require_no_others(temporary, place, path)
+            if is_remote(place):
+                # In object stores a directory is only a prefix of names: the
+                # temporary directory counts as contents of `place`.
+                makedirs(place)
+            else:
+                _require_vacant(place, path)
             _move_directory(temporary, place)
 
 
-def _require_vacant(
-    place: str, path: str, may_replace: Callable[[str], bool]
-) -> None:
-    if not exists(place) or (is_directory(place) and not listdir(place)):
-        return
-    # The working directory would be lost.
-    is_fixed = is_remote(place) or place == os.path.realpath(os.curdir)
-    if is_fixed or not is_directory(place) or not may_replace(place):
+def _require_vacant(place: str, path: str) -> None:
+    if exists(place) and not (is_directory(place) and not listdir(place)):
         raise in_file(
             path,
             "expected a new or empty directory. Choose another one, or remove "
@@ -575,95 +476,38 @@ def _require_vacant(
         )
 
 
-def _require_no_others(source: str, target: str, path: str) -> None:
-    """Raises InputError if `target` has files that `source` does not have."""
-    if others := sorted(_file_names(target) - _file_names(source)):
-        raise in_file(
-            path,
-            f"the directory has other files: {listed(others)}. Choose another "
-            "directory, or remove them.",
-        )
-
-
-def _file_names(folder: str) -> set[str]:
-    """Returns the paths of the files in a local directory, relative to it."""
-    return {
-        os.path.relpath(os.path.join(place, name), folder)
-        for place, _, names in os.walk(folder)
-        for name in names
-    }
-
-
 def _move_directory(source: str, target: str) -> None:
     """Renames a directory, or moves its files into an empty directory."""
-    if not exists(target) and not is_remote(target):
+    if not exists(target):
         os.rename(source, target)
         return
-    if not is_remote(target) and listdir(target):
-        _replace_directory(source, target)
-        return
-    makedirs(target)
     for name in sorted(listdir(source)):
         rename(os.path.join(source, name), os.path.join(target, name))
     remove_tree(source)
 
 
-def _replace_directory(source: str, target: str) -> None:
-    """Replaces a directory by another one."""
-    shutil.copymode(target, source)
-    old = temporary_prefix(target) + secrets.token_hex(4)
-    os.rename(target, old)
-    try:
-        os.rename(source, target)
-    except BaseException:
-        os.rename(old, target)
-        raise
-    remove_tree(old)
-
-
 @contextlib.contextmanager
-def _final_name_in_messages(temporary: str, path: str) -> Iterator[None]:
-    """Makes errors and log lines name `path` instead of the temporary path."""
+def _or_undone(path: str, undo: Callable[[], None]) -> Iterator[None]:
+    """Calls `undo` after any error.
 
-    def rename(record: Any) -> bool:
-        message = record.getMessage()
-        if temporary in message:
-            record.msg, record.args = message.replace(temporary, path), ()
-        return True
-
-    logger = logging.get_absl_logger()
-    logger.addFilter(rename)
-    try:
-        yield
-    except (InputError, OSError) as error:
-        message = str(error)
-        if temporary not in message or _is_write_error(error, path):
-            raise
-        raise InputError(message.replace(temporary, path)) from error
-    finally:
-        logger.removeFilter(rename)
-
-
-@contextlib.contextmanager
-def _or_undone(
-    path: str, undo: Callable[[], None] = lambda: None
-) -> Iterator[None]:
-    """Calls `undo` after any error; turns `_is_write_error` into InputError."""
+    Raises:
+      InputError: The disk is full, or TensorFlow failed at a remote path.
+    """
     try:
         yield
     except BaseException as error:
-        with contextlib.suppress(*_system_errors(path)):
+        file_errors = _system_errors(path)
+        with contextlib.suppress(*file_errors):
             undo()
-        if _is_write_error(error, path):
-            raise _input_error("write", path, error) from error
+        if isinstance(error, OSError):
+            # Others may be about another file.
+            is_ours = error.errno in _DISK_FULL
+        else:
+            is_ours = isinstance(error, file_errors)
+        if is_ours:
+            message = f"Cannot write {path}: {reason(error)}."
+            raise InputError(message) from error
         raise
-
-
-def _is_write_error(error: BaseException, path: str) -> bool:
-    """Returns whether a disk is full, or TensorFlow failed at a remote path."""
-    if isinstance(error, OSError):
-        return error.errno in _DISK_FULL
-    return isinstance(error, _system_errors(path))
 
 
 # ------------------------------------------------------------- temporary files

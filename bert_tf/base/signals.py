@@ -3,20 +3,12 @@
 `stopping` turns each signal into an exception, so that every `finally` and
 `with` runs and temporary files are removed. `deferred` notes the first signal
 instead, so that a training can finish its step and save a checkpoint.
-`passed_on` also stops child processes. `exit_at_once` is for the time before,
-while a program imports its modules.
 """
 
 import contextlib
-import os
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, NoReturn
-
-if TYPE_CHECKING:
-    import subprocess
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -36,57 +28,32 @@ def described(number: int) -> str:
     return f"stopped by {signal.Signals(number).name}"
 
 
-def exit_at_once() -> None:
-    """Makes signals print one line and exit, until `stopping` takes over.
-
-    Modules that are being imported may drop an exception or print a traceback.
-    There are no results or temporary files yet that exiting would lose. Ignored
-    signals stay ignored.
-    """
-    try:
-        # Standard error is redirected while TensorFlow is imported.
-        stderr = os.dup(2)
-    except OSError:  # It is closed.
-        return
-
-    def leave(number: int, frame: object) -> NoReturn:
-        line = f"{sys.argv[0]}: error: {described(number)}\n"
-        with contextlib.suppress(OSError):
-            os.write(stderr, os.fsencode(line))
-        os._exit(128 + number)
-
-    for number in STOP_SIGNALS:
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, leave)
-
-
 @contextlib.contextmanager
 def stopping() -> Iterator[None]:
     """Raises KeyboardInterrupt for SIGINT, `Stopped` for SIGTERM and SIGHUP.
 
     If a library swallows the exception or raises another one instead, it is
-    raised at the end of the block. Ignored signals, as under `nohup`, stay
-    ignored. Call it in the main thread, where Python runs signal handlers.
+    raised at the end of the block. Call it in the main thread, where Python
+    runs signal handlers.
     """
-    received: list[int] = []
+    received: list[BaseException] = []
 
     def stop(number: int, frame: object) -> None:
-        received.append(number)
-        raise _exception(number)
+        is_interrupt = number == signal.SIGINT
+        received.append(
+            KeyboardInterrupt() if is_interrupt else Stopped(number)
+        )
+        raise received[-1]
 
     with _handlers(stop, STOP_SIGNALS):
         try:
             yield
-            if received:
-                raise _exception(received[0])
         except Exception as error:
             if received:
-                raise _exception(received[0]) from error
+                raise received[0] from error
             raise
-
-
-def _exception(number: int) -> BaseException:
-    return KeyboardInterrupt() if number == signal.SIGINT else Stopped(number)
+        if received:
+            raise received[0]
 
 
 class StopRequest:
@@ -105,44 +72,19 @@ def deferred() -> Iterator[StopRequest]:
         handlers.close()
 
     with contextlib.ExitStack() as handlers:
-        handlers.enter_context(
-            _handlers(note, (signal.SIGINT, signal.SIGTERM), ignored=True)
-        )
+        handlers.enter_context(_handlers(note, (signal.SIGINT, signal.SIGTERM)))
         yield request
 
 
 @contextlib.contextmanager
-def passed_on(processes: "Iterable[subprocess.Popen]") -> Iterator[None]:
-    """Passes signals on to child processes; waits until all of them end.
-
-    Each needs its own process group, `Popen(..., process_group=0)`: otherwise
-    the terminal also sends it Ctrl-C, and the second signal ends it before it
-    has saved.
-    """
-    try:
-        yield
-    except (KeyboardInterrupt, Stopped) as stop:
-        for process in processes:
-            process.send_signal(getattr(stop, "number", signal.SIGINT))
-        raise
-    finally:
-        # `timeout` sends a signal twice.
-        with deferred():
-            for process in processes:
-                process.wait()
-
-
-@contextlib.contextmanager
 def _handlers(
-    handler: Callable[[int, object], None],
-    numbers: Iterable[int],
-    ignored: bool = False,
+    handler: Callable[[int, object], None], numbers: Iterable[int]
 ) -> Iterator[None]:
-    """Installs a handler; `ignored`: also for signals that are ignored."""
+    """Installs a handler. Ignored signals, as under `nohup`, stay ignored."""
     before = {
         number: signal.signal(number, handler)
         for number in numbers
-        if ignored or signal.getsignal(number) is not signal.SIG_IGN
+        if signal.getsignal(number) is not signal.SIG_IGN
     }
     try:
         yield

@@ -1,17 +1,14 @@
 """The README.md beside a saved model: its properties and how to load it."""
 
 import html
-import os
 from typing import Any
 
-from bert_tf.base import files
 from bert_tf.checkpoints.checkpoint import Pretrained
 from bert_tf.checkpoints.huggingface_names import HEADS
 from bert_tf.errors import listed
 from bert_tf.version import __version__
 
 FILE = "README.md"
-_WRITTEN_BY = "Written by bert_tf"
 
 
 def text(
@@ -72,7 +69,7 @@ def text(
         "|---|---|",
         *(f"| {name} | {_cell(x)} |" for name, x in rows.items() if x),
         "",
-        f"{_WRITTEN_BY} {__version__}. To load it from this folder:",
+        f"Written by bert_tf {__version__}. To load it from this folder:",
         "",
         "```python",
         "import bert_tf",
@@ -84,12 +81,6 @@ def text(
         other_library,
     ]
     return "\n".join(lines) + "\n"
-
-
-def is_in(folder: str) -> bool:
-    """Returns whether a folder has a model card that `text` made."""
-    path = os.path.join(folder, FILE)
-    return files.exists(path) and _WRITTEN_BY in files.read_text(path)
 
 
 def _cell(value: Any) -> str:

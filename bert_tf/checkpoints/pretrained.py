@@ -46,11 +46,7 @@ from bert_tf.errors import (
     require_names,
     wrong_value,
 )
-from bert_tf.modeling.variables import (
-    checkpoint_variables,
-    encoder_config,
-    filled_next,
-)
+from bert_tf.modeling.variables import checkpoint_variables, encoder_config
 
 # Google's releases show their casing only in the names of their folders.
 _CASING_IN_NAME = (
@@ -385,9 +381,9 @@ def make_model(
         )
     config = _config_of(pretrained)
     require_sizes(config, weights)
-    with filled_next():
-        model = model_class(config, **options)
-        variables = _variables(model)
+    model = model_class(config, **options)
+    model.start_as_zeros()
+    variables = _variables(model)
     report = restore(variables, weights, NEW_HEADS)
     _record_random(model, pretrained.path, report)
     if labels and has_head and pretrained.labels != labels:
@@ -584,7 +580,7 @@ def save(
 
     Args:
       model: The model.
-      folder: A new or empty folder, or one that this function wrote.
+      folder: A new or empty folder.
       format: A key of `_SAVED_FORMATS`.
       tokenizer: Its `vocabulary`, `do_lower_case` and `strip_accents` are
         written.
@@ -607,9 +603,7 @@ def save(
         facts["classifier_dropout"] = options["dropout"]
     saved = as_checkpoint(model, tokenizer, **facts)
     planned = conversion.plan(saved, _SAVED_FORMATS[format])
-    with files.atomic_directory(
-        path, may_replace=model_card.is_in
-    ) as temporary:
+    with files.atomic_directory(path) as temporary:
         conversion.write(planned, temporary)
         name = HEADS[saved.head].model
         card = model_card.text(planned.target, name, is_tf1=format == "tf1")

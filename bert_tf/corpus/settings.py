@@ -177,8 +177,8 @@ class CreationConfig(Options):
         """Returns the files to write.
 
         Raises:
-          InputError: If there is no path, a duplicate path, a device, or a
-            path that would overwrite an input or the manifest.
+          InputError: If there is no path, a duplicate path, or a path that is
+            not a file or would overwrite an input or the manifest.
         """
         paths = self.named_outputs
         if not paths:
@@ -186,13 +186,6 @@ class CreationConfig(Options):
                 "`output_file`",
                 "a comma-separated list of files to write",
                 self.output_file,
-            )
-        special = next(filter(files.is_special, paths), None)
-        if special:
-            raise InputError(
-                f"`output_file` must name files; {special} is a device or a "
-                "pipe, which cannot have a manifest next to it. Pass the name "
-                "of a file."
             )
         files.check_outputs(
             {"output": paths, "manifest": [files.manifest_path(paths[0])]},

@@ -7,7 +7,6 @@ import dataclasses
 
 from absl import logging
 
-import bert_tf.base.quiet_tensorflow  # noqa: F401
 from bert_tf.base import files
 from bert_tf.checkpoints import conversion
 from bert_tf.checkpoints.added_words import add_words

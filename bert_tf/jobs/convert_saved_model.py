@@ -8,7 +8,6 @@ import os
 
 from absl import logging
 
-import bert_tf.base.quiet_tensorflow  # noqa: F401
 from bert_tf.base import files
 from bert_tf.errors import InputError
 from bert_tf.jobs.options.convert_saved_model import ConvertSavedModelConfig

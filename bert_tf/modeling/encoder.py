@@ -16,14 +16,13 @@ The layers are in `transformer.py`.
 """
 
 import dataclasses
-import numbers
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 import keras
 from keras import ops
 
 from bert_tf.config import BertConfig
-from bert_tf.errors import InputError, require_booleans, wrong_value
+from bert_tf.errors import InputError, require_choice, wrong_value
 from bert_tf.modeling.dense import adapted_layers, dense_layers
 from bert_tf.modeling.feature_model import FeatureModel, integers
 from bert_tf.modeling.transformer import (
@@ -90,10 +89,6 @@ class BertModel(FeatureModel):
         **kwargs,
     ):
         super().__init__(config, name=name, **kwargs)
-        require_booleans(
-            output_hidden_states=output_hidden_states,
-            add_pooling_layer=add_pooling_layer,
-        )
         self.output_hidden_states = output_hidden_states
         self.output_attentions = output_attentions
         dtype = self.dtype_policy
@@ -113,15 +108,8 @@ class BertModel(FeatureModel):
         layers = self._layers_by_name()
         if isinstance(frozen_layers, str):
             frozen_layers = (frozen_layers,)
-        if not isinstance(frozen_layers, Collection):
-            raise wrong_value(
-                "frozen_layers", "a list of names of layers", frozen_layers
-            )
         for layer_name in frozen_layers:
-            if layer_name not in layers:
-                raise wrong_value(
-                    "frozen_layers", f"among {', '.join(layers)}", layer_name
-                )
+            require_choice("frozen_layers", layer_name, [*layers])
             layers[layer_name].trainable = False
 
     def build(self, input_shape=None):
@@ -290,7 +278,6 @@ class BertModel(FeatureModel):
 
     @gradient_checkpointing.setter
     def gradient_checkpointing(self, value: bool) -> None:
-        require_booleans(gradient_checkpointing=value)
         self.encoder.gradient_checkpointing = value
 
     def freeze(self, num_layers: int, embeddings: bool = True) -> None:
@@ -309,14 +296,10 @@ class BertModel(FeatureModel):
           embeddings: Whether to freeze the embeddings.
 
         Raises:
-          InputError: If the model has fewer blocks, or an argument has the
-            wrong type.
+          InputError: If the model has fewer blocks.
         """
-        require_booleans(embeddings=embeddings)
         blocks = self.encoder.blocks
-        is_number = isinstance(num_layers, numbers.Integral)
-        is_number &= not isinstance(num_layers, bool)
-        if not is_number or not 0 <= num_layers <= len(blocks):
+        if num_layers not in range(len(blocks) + 1):
             raise wrong_value(
                 "The number of layers to freeze",
                 f"from 0 to {len(blocks)}, the layers of the model",

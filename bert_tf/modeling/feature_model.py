@@ -1,14 +1,15 @@
-"""`FeatureModel`: the base class of models that take features.
+"""The base classes of models.
 
-They have a configuration, take a dict of features, and can be saved, exported
-and made from checkpoints.
+`TrainableModel` is the base of all models: on CPUs, its `fit` computes as fast
+as the scripts. `FeatureModel` is the base of models that take a dict of
+features: they have a configuration, and can be saved, exported and made from
+checkpoints.
 """
 
-import contextlib
 import functools
 import inspect
 import os
-import re
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
@@ -28,12 +29,6 @@ from bert_tf.data.schema import INPUTS
 from bert_tf.errors import InputError, require_choice, wrong_value
 from bert_tf.modeling import kernels
 from bert_tf.modeling.dense import adapted_layers, dense_layers
-from bert_tf.modeling.trainable_model import (
-    Checked,
-    TrainableModel,
-    checked,
-    renew_optimizer,
-)
 from bert_tf.modeling.transformer import LORA_LAYERS, LORA_TARGETS
 
 # Features of each token, with the shape of `input_ids`.
@@ -58,8 +53,69 @@ _INTEGERS = _KEYWORDS - _FOREIGN_NAMES.keys() - {"input_mask"}
 # Number of axes of `input_ids` -> their meaning.
 _AXES = {2: ("batch", "length"), 3: ("batch", "choices", "length")}
 
+# The number of steps that `fit` is assumed to have if it is unknown.
+_USUAL_STEPS = 1000
+
 # Converters to these formats write bfloat16 models that cannot be loaded.
 _FLOAT32_FORMATS = ("onnx", "litert")
+
+
+class TrainableModel(keras.Model):
+    """What all models of the package share: `fit` at the speed of the scripts.
+
+    All layers follow the attribute `trainable`.
+
+    Attributes:
+      num_steps, usual_length: Those of the next `fit`; see `kernels.compiling`.
+    """
+
+    num_steps = _USUAL_STEPS
+    usual_length = kernels.USUAL_LENGTH
+
+    def __setattr__(self, name, value):
+        if name == "trainable":
+            # Setting an attribute to its present value does nothing in
+            # TensorFlow, even if inner layers have other values.
+            super().__setattr__(name, not value)
+        super().__setattr__(name, value)
+
+    def quantize(self, *args, **kwargs):
+        if adapted_layers(self):
+            raise InputError(
+                f"{self.name} has LoRA adapters. Call merge_lora before "
+                "quantize."
+            )
+        with warnings.catch_warnings():
+            # Dropout and layer norms, which stay as they are.
+            warnings.filterwarnings("ignore", "Layer .* `quantize` method")
+            super().quantize(*args, **kwargs)
+        renew_optimizer(self)
+
+    def train_step(self, *args, **kwargs):
+        """Runs a step of Keras, compiled as in the scripts.
+
+        By default Keras compiles whole steps, except on CPUs with TensorFlow.
+        """
+        is_on_tensorflow = keras.config.backend() == "tensorflow"
+        is_op_by_op = is_on_tensorflow and kernels.runs_op_by_op()
+        compiled = kernels.Compiled.PASSES
+        if self.jit_compile or self.run_eagerly or not is_op_by_op:
+            compiled = kernels.Compiled.NOTHING
+        with kernels.compiling(compiled, self.num_steps, self.usual_length):
+            return super().train_step(*args, **kwargs)
+
+
+def renew_optimizer(model: keras.Model) -> None:
+    """Adapts a compiled model to other trainable variables.
+
+    An optimizer that has been used knows its variables, so it is replaced by a
+    new one with the same options.
+    """
+    model.train_function = model.test_function = model.predict_function = None
+    optimizer = model.optimizer if model.compiled else None
+    if optimizer is not None and optimizer.built:
+        model.optimizer = type(optimizer).from_config(optimizer.get_config())
+        model.optimizer.build(model.trainable_variables)
 
 
 class FeatureModel(TrainableModel):
@@ -139,9 +195,7 @@ class FeatureModel(TrainableModel):
         labels.
 
         Args:
-          folder: A new or empty folder, or one that `save_pretrained` wrote.
-            An existing folder is replaced as a whole, unless it has files that
-            the new one does not have.
+          folder: A new or empty folder.
           format: "huggingface" (what `transformers` loads) or "tf1" (Google's
             `bert_model.ckpt`).
           tokenizer: A `BertTokenizer` or `FullTokenizer`, whose vocabulary is
@@ -149,7 +203,7 @@ class FeatureModel(TrainableModel):
           labels: The names of the classes, in the order of the logits.
 
         Raises:
-          InputError: If the folder cannot be replaced or written, or the
+          InputError: If the folder is not empty or cannot be written, or the
             format cannot hold the model.
         """
         from bert_tf.checkpoints import pretrained
@@ -161,9 +215,7 @@ class FeatureModel(TrainableModel):
         if inputs is None:
             names = [name for name in kwargs if name in _KEYWORDS]
             inputs = {name: kwargs.pop(name) for name in names}
-        features = self.check_features(inputs)
-        with kernels.setting(checked, Checked.NOTHING):
-            return super().__call__(features, *args, **kwargs)
+        return super().__call__(self.check_features(inputs), *args, **kwargs)
 
     @functools.wraps(keras.Model.fit)
     def fit(self, *args, **kwargs):
@@ -186,6 +238,8 @@ class FeatureModel(TrainableModel):
         arguments = dict(signature.bind(self, *args, **kwargs).arguments)
         del arguments["self"]
         arguments |= arguments.pop("kwargs", {})
+        if isinstance(arguments.get("x"), Mapping):
+            self.check_features(arguments["x"])
         if keras.config.backend() != "tensorflow":
             return arguments
         if self.distribute_strategy.num_replicas_in_sync > 1:
@@ -221,14 +275,7 @@ class FeatureModel(TrainableModel):
             if x is not None
         }
         self._check_shapes(features)
-        what = checked.get()
-        if what is not Checked.NOTHING:
-            in_step = what is Checked.DTYPES
-            for name in _INTEGERS & features.keys():
-                if in_step or isinstance(features[name], np.ndarray):
-                    _require_integers(name, features[name])
-        if what is Checked.VALUES:
-            self._check_values(features)
+        self._check_values(features)
         return features
 
     def _check_shapes(self, features: dict) -> None:
@@ -254,7 +301,19 @@ class FeatureModel(TrainableModel):
                 )
 
     def _check_values(self, features: dict) -> None:
-        """Checks that the values of features are within the model's sizes."""
+        """Checks that known values of features are within the model's sizes.
+
+        Tensors may be floats, which `keras.Input` has by default.
+        """
+        for name in _INTEGERS & features.keys():
+            x = features[name]
+            if isinstance(x, np.ndarray) and x.dtype.kind not in "iub":
+                raise wrong_value(
+                    f"The dtype of {name}",
+                    "an integer dtype",
+                    x.dtype.name,
+                    "Convert the values.",
+                )
         sizes = {
             "input_ids": "vocab_size",
             "segment_ids": "type_vocab_size",
@@ -325,10 +384,6 @@ class FeatureModel(TrainableModel):
             target_layer_names = tuple(LORA_LAYERS)
         if isinstance(target_layer_names, str):
             target_layer_names = (target_layer_names,)
-        if not isinstance(target_layer_names, Sequence):
-            raise wrong_value(
-                "target_layer_names", "a list of names", target_layer_names
-            )
         for target in target_layer_names or [None]:
             require_choice("target_layer_names", target, [*LORA_LAYERS])
         if adapted_layers(self):
@@ -363,6 +418,18 @@ class FeatureModel(TrainableModel):
         """Returns rank and alpha of the encoder's adapters, by layer."""
         layers = adapted_layers(self._encoder())
         return {n: [x.lora_rank, x.lora_alpha] for n, x in layers.items()}
+
+    def start_as_zeros(self) -> None:
+        """Makes `build` fill embeddings and blocks with zeros.
+
+        Their weights are read next, and drawing initial values would take half
+        of the time that it takes to load a model. Heads and poolers, which a
+        checkpoint may lack, get their usual initial values.
+        """
+        encoder = self._encoder()
+        encoder.embeddings.starts_as_zeros = True
+        for _, layer in dense_layers(encoder.encoder):
+            layer.kernel_initializer = keras.initializers.Zeros()
 
     def _encoder(self) -> Any:
         """Returns the `BertModel`: the model itself, or the one in it."""
@@ -437,12 +504,7 @@ class FeatureModel(TrainableModel):
             over. Its size must divide the hidden and the intermediate size.
           data_parallel_dim_name: The axis of the mesh that batches are split
             over; it leaves weights whole.
-
-        Raises:
-          InputError: If the mesh lacks one of the axes.
         """
-        for name in (model_parallel_dim_name, data_parallel_dim_name):
-            require_choice("An axis", name, device_mesh.axis_names)
         columns = ".*(attention/self/(query|key|value)|intermediate/dense)"
         rows = r".*layer_\d+/(attention/)?output/dense"
         axis = model_parallel_dim_name
@@ -554,19 +616,6 @@ def _converted(name: str, value) -> Any:
         return ops.convert_to_tensor(value)
     except (TypeError, ValueError):
         raise wrong_value(name, "an array of integers", value) from None
-
-
-def _require_integers(name: str, value) -> None:
-    dtype = str(value.dtype).rpartition(".")[2]
-    with contextlib.suppress(ValueError):  # A dtype of NumPy only.
-        dtype = keras.backend.standardize_dtype(value.dtype)
-    if not re.fullmatch(r"u?int\d+|bool", dtype):
-        raise wrong_value(
-            f"The dtype of {name}",
-            "an integer dtype",
-            dtype,
-            "Convert the values.",
-        )
 
 
 def _require_range(features: Mapping, name: str, most: int, what: str) -> None:

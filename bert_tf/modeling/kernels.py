@@ -27,6 +27,7 @@ import enum
 import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import keras
 import numpy as np
@@ -60,10 +61,19 @@ class Compiled(enum.Enum):
     EVERYTHING = enum.auto()
 
 
-_compiled = contextvars.ContextVar("compiled", default=Compiled.NOTHING)
-_num_steps = contextvars.ContextVar("num_steps", default=0)
-_is_for_inference = contextvars.ContextVar("is_for_inference", default=False)
-_usual_length = contextvars.ContextVar("usual_length", default=USUAL_LENGTH)
+class _Step(NamedTuple):
+    """The arguments of `compiling`."""
+
+    compiled: Compiled
+    num_steps: int
+    usual_length: int
+
+
+_PLAIN = _Step(Compiled.NOTHING, 0, USUAL_LENGTH)
+# A context variable, not an argument: between a step and the functions of this
+# module are Keras's `__call__` and models of users, whose `call` would have to
+# pass it on.
+_step = contextvars.ContextVar("step", default=_PLAIN)
 
 
 @contextlib.contextmanager
@@ -78,26 +88,19 @@ def compiling(
         operations on batches of unknown lengths are not compiled.
       usual_length: The usual length of batches whose lengths differ.
     """
-    with (
-        setting(_compiled, what),
-        setting(_num_steps, num_steps),
-        setting(_usual_length, usual_length),
-    ):
-        yield
-
-
-@contextlib.contextmanager
-def setting(variable: contextvars.ContextVar, value) -> Iterator[None]:
-    """Sets a context variable in the `with` block."""
-    token = variable.set(value)
+    token = _step.set(_Step(what, num_steps, usual_length))
     try:
         yield
     finally:
-        variable.reset(token)
+        _step.reset(token)
 
 
 def has_values(x) -> bool:
-    """Returns whether an array has values: False for a tensor in a graph."""
+    """Returns whether an array has values that can be read at once.
+
+    A tensor in a graph has none. With PyTorch, a step would wait for those of a
+    tensor on a GPU.
+    """
     if isinstance(x, np.ndarray):
         return True
     backend = keras.config.backend()
@@ -108,8 +111,8 @@ def has_values(x) -> bool:
         is_traced = isinstance(x, jax.core.Tracer)
         is_array = isinstance(x, jax.Array) and not is_traced
         return is_array and x.is_fully_addressable
-    is_compiled = torch.compiler.is_compiling()
-    return torch.is_tensor(x) and not (x.is_meta or is_compiled)
+    is_on_cpu = torch.is_tensor(x) and x.device.type == "cpu"
+    return is_on_cpu and not torch.compiler.is_compiling()
 
 
 def runs_op_by_op() -> bool:
@@ -129,7 +132,7 @@ def runs_op_by_op() -> bool:
 
 def are_passes_compiled() -> bool:
     """Returns whether XLA compiles the operations between matrix products."""
-    return _compiled.get() is Compiled.PASSES
+    return _step.get().compiled is Compiled.PASSES
 
 
 def compiles_updates() -> bool:
@@ -141,17 +144,9 @@ def compiles_updates() -> bool:
     return are_passes_compiled() and not tf.distribute.has_strategy()
 
 
-def for_inference() -> contextlib.AbstractContextManager[None]:
-    """Chooses what computes one text faster in the `with` block.
-
-    It has an effect on graphs of TensorFlow for CPUs. Results are the same.
-    """
-    return setting(_is_for_inference, True)
-
-
 def is_all_compiled() -> bool:
     """Returns whether XLA compiles everything, matrix products included."""
-    return _compiled.get() is Compiled.EVERYTHING
+    return _step.get().compiled is Compiled.EVERYTHING
 
 
 def is_fused(x) -> bool:
@@ -164,11 +159,11 @@ def is_fused(x) -> bool:
         return False
     shape = tuple(x.shape)
     if None in shape:
-        length = _usual_length.get()
-        assumed = [length if n is None else n for n in shape]
+        step = _step.get()
+        assumed = [step.usual_length if n is None else n for n in shape]
         if shape[0] is None:
             assumed[0] = USUAL_ROWS
-        is_large = math.prod(assumed) * _num_steps.get() >= LEAST_SIZE_OF_STEPS
+        is_large = math.prod(assumed) * step.num_steps >= LEAST_SIZE_OF_STEPS
     else:
         is_large = math.prod(shape) >= LEAST_SIZE
     return is_large and _has_own_gradient(x)
@@ -226,25 +221,8 @@ def attend(scores, bias, value, rate: float = 0.0, seed=None):
     if seed is not None and is_fused(scores):
         fused = _fused_attention_probabilities(rate)
         return ops.matmul(fused(scores, bias, seed), value), probabilities
-    if seed is not None and rate and _has_own_gradient(scores):
-        # The gradient keeps no probabilities after dropout.
-        product = _dropout_product(rate)
-        return product(probabilities, value, seed), probabilities
     dropped = dropout(probabilities, rate, seed)
     return ops.matmul(dropped, value), probabilities
-
-
-def swap_heads(x, axis: int):
-    """Maps [B, S, N, D] to [B, N, S, D], or the reverse.
-
-    `axis` is the axis of N in `x`, 2 or 1. N must be static.
-
-    For each transpose of floats oneDNN prepares a program, which takes 0.03 to
-    0.1 ms, as long as a matrix product of a short text.
-    """
-    if not (_is_for_inference.get() and runs_op_by_op()):
-        return ops.transpose(x, (0, 2, 1, 3))
-    return ops.stack(ops.unstack(x, axis=axis), axis=3 - axis)
 
 
 def residual_layer_norm(
@@ -293,30 +271,12 @@ def cross_entropy(labels, logits):
     )
 
 
-class GivenSeed(keras.random.SeedGenerator):
-    """Passes a given seed, integers [2], where Keras expects a generator.
-
-    Keras draws dropout masks from a generator whose state is a variable. A
-    training step that can be repeated, recomputed or resumed needs masks that
-    depend on its arguments only.
-    """
-
-    # Keras's PyTorch dropout takes None for "not seeded".
-    _initial_seed = 0
-
-    def __init__(self, seed):
-        # super().__init__ would create the state variable.
-        self.seed = seed
-
-    def next(self, ordered=True):
-        """Returns the seed."""
-        return self.seed
-
-
 def dropout(x, rate: float, seed):
     """Applies dropout with a mask that the seed determines.
 
-    On JAX the mask is a hash, as in the fused functions; else Keras draws it.
+    Unlike Keras's layer, whose masks depend on a counter, so that a training
+    step can be repeated, recomputed or resumed. On JAX the mask is a hash, as
+    in the fused functions.
 
     Args:
       x: Floats of any shape.
@@ -325,9 +285,15 @@ def dropout(x, rate: float, seed):
     """
     if seed is None or not rate:
         return x
-    if keras.config.backend() == "jax":
+    backend = keras.config.backend()
+    if backend == "jax":
         return _hashed_dropout(x, rate, seed)
-    return keras.random.dropout(x, rate, seed=GivenSeed(seed))
+    if backend == "tensorflow":
+        return tf.nn.experimental.stateless_dropout(x, rate, seed)
+    if seed.is_meta:  # Only shapes are computed.
+        return x
+    number = int(seed[0] + seed[1]) & 0xFFFFFFFF
+    return keras.random.dropout(x, rate, seed=number)
 
 
 # Fused implementations. Each is compiled once per shape for the whole model.
@@ -474,31 +440,6 @@ def _attention_on_jax(rate: float):
 
 
 @functools.cache
-def _dropout_product(rate: float):
-    drop = functools.partial(_drop, rate=rate)
-
-    def forward(x, y, seed):
-        # The mask of `dropout`.
-        noise = tf.random.stateless_uniform(tf.shape(x), seed, dtype=x.dtype)
-        keep = noise >= tf.cast(rate, x.dtype)
-        return tf.matmul(drop(x, keep), y), (keep,)
-
-    def backward(upstream, residuals, x, y):
-        (keep,) = residuals
-        # Recomputed once the gradient arrives, instead of kept from the forward
-        # pass.
-        with tf.control_dependencies([upstream]):
-            dropped = drop(x, keep)
-        return (
-            drop(tf.matmul(upstream, y, transpose_b=True), keep),
-            tf.matmul(dropped, upstream, transpose_a=True),
-            None,
-        )
-
-    return _fuse(forward, backward, [0, 1], jit_compile=False)
-
-
-@functools.cache
 def _fused_residual_layer_norm(rate: float, epsilon: float, jit_compile: bool):
     def forward(x, residual, gamma, beta, seed):
         total = _wide(_hashed_dropout(x, rate, seed)) + _wide(residual)
@@ -557,10 +498,7 @@ def _hashed_dropout(x, rate: float, seed):
     """Applies dropout with a mask that the gradient computes a second time."""
     if not rate:
         return x
-    return _drop(x, keep_mask(ops.shape(x), seed, rate), rate)
-
-
-def _drop(x, keep, rate: float):
+    keep = keep_mask(ops.shape(x), seed, rate)
     scaled = x * ops.cast(1.0 / (1.0 - rate), x.dtype)
     return ops.where(keep, scaled, ops.zeros([], x.dtype))
 

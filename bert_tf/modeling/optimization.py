@@ -6,7 +6,6 @@ factor of the first expression that is found in its path, or by 1.
 """
 
 import functools
-import numbers
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ import keras
 from keras import ops
 
 from bert_tf.config import require_number, require_share
-from bert_tf.errors import InputError, listed, require_booleans, wrong_value
+from bert_tf.errors import InputError, listed, wrong_value
 from bert_tf.modeling import kernels
 
 RateMultipliers = Sequence[tuple[str, float]]
@@ -64,15 +63,10 @@ def check_multipliers(
       InputError: If an expression or a factor is invalid.
     """
     name = "rate_multipliers"
-    try:
-        pairs = [(pattern, factor) for pattern, factor in multipliers]
-    except (TypeError, ValueError):
-        expected = "pairs of a regular expression and a factor"
-        raise wrong_value(name, expected, multipliers) from None
-    check_patterns(name, [pattern for pattern, _ in pairs])
-    for pattern, factor in pairs:
+    check_patterns(name, [pattern for pattern, _ in multipliers])
+    for pattern, factor in multipliers:
         require_number(f"The factor for {pattern!r} in {name}", factor)
-    return tuple((pattern, float(factor)) for pattern, factor in pairs)
+    return tuple((pattern, float(factor)) for pattern, factor in multipliers)
 
 
 def check_patterns(name: str, patterns: Sequence[str]) -> tuple[str, ...]:
@@ -81,9 +75,7 @@ def check_patterns(name: str, patterns: Sequence[str]) -> tuple[str, ...]:
     Raises:
       InputError: If they are not a list, or one is invalid.
     """
-    # A string would be a list of expressions of one character.
-    is_list = isinstance(patterns, Sequence) and not isinstance(patterns, str)
-    if not is_list or not all(isinstance(x, str) for x in patterns):
+    if isinstance(patterns, str):  # Each character would be an expression.
         raise wrong_value(name, "a list of regular expressions", patterns)
     for pattern in patterns:
         try:
@@ -127,21 +119,18 @@ class WarmupLinearDecay(keras.optimizers.schedules.LearningRateSchedule):
       num_warmup_steps: W, steps of warm-up; may be 0.
 
     Raises:
-      InputError: If the peak or W is negative, N is below 1, or one of them is
-        not a finite number.
+      InputError: If N is not a finite number or is below 1.
     """
 
     def __init__(
         self, peak: float, num_train_steps: int, num_warmup_steps: int = 0
     ):
-        require_number("peak", peak)
         require_number(
             "num_train_steps",
             num_train_steps,
             "at least 1",
             lambda steps: steps >= 1,
         )
-        require_number("num_warmup_steps", num_warmup_steps)
         self.peak = peak
         self.num_train_steps = num_train_steps
         self.num_warmup_steps = num_warmup_steps
@@ -196,16 +185,10 @@ class _MomentOptimizer(keras.optimizers.Optimizer):
                 "Pass weight_decay_rate instead of weight_decay, which Keras "
                 "would apply in addition."
             )
-        is_number = isinstance(learning_rate, numbers.Real)
-        if is_number or not callable(learning_rate):
-            # Keras accepts a float, a schedule or another callable.
-            require_number("learning_rate", learning_rate)
-            learning_rate = float(learning_rate)
         for name, share in (("beta_1", beta_1), ("beta_2", beta_2)):
             require_share(name, share)
         require_number("weight_decay_rate", weight_decay_rate)
         require_number("epsilon", epsilon)
-        require_booleans(bias_correction=bias_correction)
         super().__init__(learning_rate, **kwargs)
         self.weight_decay_rate = weight_decay_rate
         self.beta_1 = beta_1
@@ -216,14 +199,13 @@ class _MomentOptimizer(keras.optimizers.Optimizer):
             "exclude_from_weight_decay", exclude_from_weight_decay
         )
         self._rate_multipliers = check_multipliers(rate_multipliers)
-        # The factor for the gradients of a step, set in `_clip_gradients`.
-        self._clip_factor: Any = None
 
     def build(self, variables) -> None:
         """Creates the moments of the variables; called by `apply`."""
         if self.built:
             return
         super().build(variables)
+        self._paths = [v.path for v in variables]
         self._rules = [
             UpdateRule(not matches(self._decay_exclusions, v.path))
             for v in variables
@@ -240,26 +222,9 @@ class _MomentOptimizer(keras.optimizers.Optimizer):
         their repeated rows. As in the original, moments and weight decay change
         every row of an embedding table at every step.
         """
-        variables = trainable_variables or self._trainable_variables
-        if len(grads) == len(variables):  # Otherwise Keras raises an error.
-            grads = [
-                _dense(g, v) for g, v in zip(grads, variables, strict=True)
-            ]
-        super().apply(grads, trainable_variables)
-        self._clip_factor = None
-
-    def _clip_gradients(self, grads):
         # For the global norm, Keras needs gradients of one dtype.
-        grads = [_precise(g) for g in grads]
-        if not (self.global_clipnorm and kernels.compiles_updates()):
-            return super()._clip_gradients(grads)
-        import tensorflow as tf
-
-        # The compiled update multiplies by the factor, which saves a pass over
-        # the gradients.
-        norm = tf.linalg.global_norm(grads)
-        self._clip_factor = clip_factor(norm, self.global_clipnorm)
-        return grads
+        grads = [g if g is None else _precise(_dense(g)) for g in grads]
+        super().apply(grads, trainable_variables)
 
     def exclude_from_weight_decay(self, var_list=None, var_names=None) -> None:
         """Raises an error: exclusion is an argument of the constructor."""
@@ -270,12 +235,9 @@ class _MomentOptimizer(keras.optimizers.Optimizer):
 
     def describe(self) -> str:
         """Returns one line for the log: the number of decayed weights."""
-        self._require_built()
         counts = {True: [], False: []}
-        for variable, rule in zip(
-            self._trainable_variables, self._rules, strict=True
-        ):
-            counts[rule.is_decayed].append(int(ops.size(variable)))
+        for moment, rule in zip(self._moments[0], self._rules, strict=True):
+            counts[rule.is_decayed].append(int(ops.size(moment)))
         decayed, excluded = (
             f"{len(sizes)} variables ({sum(sizes):,} weights)"
             for sizes in counts.values()
@@ -292,11 +254,10 @@ class _MomentOptimizer(keras.optimizers.Optimizer):
         Moments have the shape and dtype of their variable.
 
         Raises:
-          ValueError: If the optimizer is not built, or variables share a path.
+          ValueError: If variables share a path.
         """
-        self._require_built()
-        paths = [variable.path for variable in self._trainable_variables]
-        if repeated := [path for path, n in Counter(paths).items() if n > 1]:
+        counts = Counter(self._paths)
+        if repeated := [path for path, n in counts.items() if n > 1]:
             raise ValueError(
                 "The paths of the variables must be unique; several have "
                 f"{listed(repeated)}."
@@ -304,27 +265,25 @@ class _MomentOptimizer(keras.optimizers.Optimizer):
         return {
             f"{path}/{name}": slot
             for name, slots in zip(_SLOTS, self._moments, strict=True)
-            for path, slot in zip(paths, slots, strict=True)
+            for path, slot in zip(self._paths, slots, strict=True)
         }
 
     def update_step(self, gradient, variable, learning_rate) -> None:
         """Updates one variable and its moments, but not the step counter.
 
-        The gradient must be summed over replicas, and be clipped unless
-        `_clip_factor` is set.
+        The gradient must be dense, summed over replicas and clipped.
         """
         moments, rate, rule = self.update_of(variable, learning_rate)
         state = variable, *moments
-        gradient = _dense(gradient, variable)
         if kernels.compiles_updates():
             # A `tf.function` uses one program for all variables of a shape only
             # if it gets TensorFlow's variables, not Keras's.
             state = [
                 x.value if isinstance(x, keras.Variable) else x for x in state
             ]
+            rate = ops.convert_to_tensor(rate)
             self._compiled_assign(
-                *(gradient, *state, ops.convert_to_tensor(rate), rule),
-                self._clip_factor,
+                *(gradient, *state, rate, rule),
                 hyperparameters=self._hyperparameters,
             )
         else:
@@ -430,13 +389,6 @@ class _MomentOptimizer(keras.optimizers.Optimizer):
             m = m / (1.0 - ops.power(ops.cast(self.beta_1, m.dtype), step))
             v = v / (1.0 - ops.power(ops.cast(self.beta_2, v.dtype), step))
         return m / (ops.sqrt(v) + self.epsilon)
-
-    def _require_built(self) -> None:
-        if not self.built:
-            raise ValueError(
-                f"{type(self).__name__} is not built. Call "
-                "build(model.trainable_variables) first."
-            )
 
 
 def clip_factor(norm: Any, max_norm: float) -> Any:
@@ -572,12 +524,13 @@ def _trust_ratio(weights, update):
     return ops.where(usable, weight_norm / update_norm, 1.0)
 
 
-def _dense(gradient, variable):
+def _dense(gradient):
     """Makes `tf.IndexedSlices` dense: rows with the same index are added."""
     if type(gradient).__name__ != "IndexedSlices":
         return gradient
-    indices = ops.expand_dims(gradient.indices, -1)
-    return ops.scatter(indices, gradient.values, variable.shape)
+    import tensorflow as tf
+
+    return tf.convert_to_tensor(gradient)
 
 
 def _precise(x):

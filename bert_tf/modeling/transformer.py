@@ -20,10 +20,8 @@ import keras
 from keras import ops
 
 from bert_tf.config import BertConfig, as_config, require_share
-from bert_tf.errors import require_booleans
 from bert_tf.modeling import kernels
 from bert_tf.modeling.dense import Dense
-from bert_tf.modeling.variables import is_filled_next
 
 ACTIVATIONS = {
     "gelu_tanh": functools.partial(kernels.gelu, approximate=True),
@@ -123,19 +121,8 @@ class BertLayer(keras.layers.Layer):
         return Dropout(rate, dtype=self.dtype_policy)
 
 
-class EncoderLayer(BertLayer):
-    """A layer whose weights every checkpoint has."""
-
-    def make_initializer(self):
-        # Always created: it draws a seed, and the heads draw theirs after it.
-        initializer = super().make_initializer()
-        if is_filled_next.get():
-            return keras.initializers.Zeros()
-        return initializer
-
-
 @keras.saving.register_keras_serializable("bert_tf")
-class Embeddings(EncoderLayer):
+class Embeddings(BertLayer):
     """Sum of word, position and token type embeddings, normalized.
 
     Source: `embedding_lookup` and `embedding_postprocessor`.
@@ -145,6 +132,7 @@ class Embeddings(EncoderLayer):
         super().__init__(config, **kwargs)
         self.layer_norm = self.make_layer_norm()
         self.dropout = self.make_dropout(self.config.hidden_dropout_prob)
+        self.starts_as_zeros = False
 
     def build(
         self,
@@ -165,10 +153,14 @@ class Embeddings(EncoderLayer):
         return (*input_ids_shape, self.config.hidden_size)
 
     def _table(self, name: str, rows: int):
+        # Always made: it draws a seed, and the heads draw theirs after it.
+        initializer = self.make_initializer()
+        if self.starts_as_zeros:
+            initializer = keras.initializers.Zeros()
         return self.add_weight(
             name=f"{name}_embeddings",
             shape=(rows, self.config.hidden_size),
-            initializer=self.make_initializer(),
+            initializer=initializer,
             # Casts the rows that are looked up, not the whole table.
             autocast=False,
         )
@@ -206,7 +198,7 @@ class Embeddings(EncoderLayer):
 
 
 @keras.saving.register_keras_serializable("bert_tf")
-class SelfAttention(EncoderLayer):
+class SelfAttention(BertLayer):
     """Multi-head scaled dot-product attention; source: `attention_layer`."""
 
     def __init__(self, config, **kwargs):
@@ -263,18 +255,18 @@ class SelfAttention(EncoderLayer):
         size = self.config.hidden_size // self.config.num_attention_heads
         batch, length, _ = ops.shape(inputs)
         x = ops.reshape(x, (batch, length, x.shape[-1] // size, size))
-        return kernels.swap_heads(x, axis=2)
+        return ops.transpose(x, (0, 2, 1, 3))
 
     def _join_heads(self, x, inputs):
         """Maps floats [B, N, S, D] to [B, S, N D]; see `_split_heads`."""
         batch, length, _ = ops.shape(inputs)
         _, heads, _, size = x.shape
-        x = kernels.swap_heads(x, axis=1)
+        x = ops.transpose(x, (0, 2, 1, 3))
         return ops.reshape(x, (batch, length, heads * size))
 
 
 @keras.saving.register_keras_serializable("bert_tf")
-class ResidualOutput(EncoderLayer):
+class ResidualOutput(BertLayer):
     """Dense layer, dropout, then layer normalization of the residual sum.
 
     Ends both halves of a Transformer block (`attention/output` and `output`).
@@ -325,7 +317,7 @@ class Attention(BertLayer):
 
 
 @keras.saving.register_keras_serializable("bert_tf")
-class Intermediate(EncoderLayer):
+class Intermediate(BertLayer):
     """The wide half of the feed-forward network: the scope `intermediate`."""
 
     def __init__(self, config, **kwargs):
@@ -395,10 +387,6 @@ class Encoder(BertLayer):
         **kwargs,
     ):
         super().__init__(config, **kwargs)
-        require_booleans(
-            output_attentions=output_attentions,
-            gradient_checkpointing=gradient_checkpointing,
-        )
         self.output_attentions = output_attentions
         self.gradient_checkpointing = gradient_checkpointing
         self.seed_generator = keras.random.SeedGenerator()

@@ -1,28 +1,12 @@
 """The variables of a model by their names in checkpoints."""
 
-import contextlib
-import contextvars
-
 import keras
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.modeling import kernels
 
 # The path suffix of every encoder's first variable.
 _FIRST_VARIABLE = "/embeddings/word_embeddings"
-
-is_filled_next = contextvars.ContextVar("is_filled_next", default=False)
-
-
-def filled_next() -> contextlib.AbstractContextManager[None]:
-    """Makes new encoders start as zeros in the `with` block.
-
-    Their weights are read next, and drawing initial values would take half of
-    the time that it takes to load a model. Heads and poolers, which a
-    checkpoint may lack, get the same initial values as without the block.
-    """
-    return kernels.setting(is_filled_next, True)
 
 
 def checkpoint_variables(model: keras.Model) -> dict[str, keras.Variable]:

@@ -13,8 +13,7 @@ from bert_tf.config import positive_integer
 from bert_tf.data.batching import Features
 from bert_tf.data.schema import INPUTS
 from bert_tf.errors import InputError
-from bert_tf.modeling import kernels
-from bert_tf.modeling.trainable_model import TrainableModel
+from bert_tf.modeling.feature_model import TrainableModel
 from bert_tf.tasks.examples import Example
 from bert_tf.tasks.task import FineTuningTask, Rows, as_numpy
 from bert_tf.text_models.batches import for_evaluation, stacked
@@ -246,8 +245,7 @@ class PredictingTextModel(TrainableModel, abc.ABC):
         )
         spec = dict.fromkeys(INPUTS, tf.TensorSpec([None, None], tf.int32))
         # For one text, a `tf.function` takes 0.4 ms to find its graph.
-        with kernels.for_inference():
-            concrete = function.get_concrete_function(spec)
+        concrete = function.get_concrete_function(spec)
         return lambda batch: concrete(
             {name: tf.convert_to_tensor(batch[name]) for name in INPUTS}
         )

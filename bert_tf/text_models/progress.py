@@ -5,7 +5,7 @@ from typing import Any
 
 import keras
 
-from bert_tf.base import memory
+from bert_tf.base import start_tensorflow
 from bert_tf.config import positive_integer
 from bert_tf.errors import wrong_value
 from bert_tf.text_models.batches import StepArguments
@@ -128,7 +128,7 @@ class Epochs(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         if not self._is_released:
             # Building and compiling the first step leaves gaps in the heap.
-            memory.release()
+            start_tensorflow.release_memory()
             self._is_released = True
 
 

@@ -20,8 +20,7 @@ from bert_tf.checkpoints.pretrained import (
 from bert_tf.config import positive_integer
 from bert_tf.errors import InputError, shortened, wrong_value
 from bert_tf.modeling.dense import dense_layers
-from bert_tf.modeling.feature_model import FeatureModel
-from bert_tf.modeling.trainable_model import renew_optimizer
+from bert_tf.modeling.feature_model import FeatureModel, renew_optimizer
 from bert_tf.modeling.transformer import LORA_TARGETS
 from bert_tf.tasks.encoding import Encoding, TextEncoding
 from bert_tf.tasks.task import FineTuningTask

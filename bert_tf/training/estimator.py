@@ -12,7 +12,6 @@ Each process waits for the others in every step. Therefore all processes agree
 before each call on the number of steps or on stopping.
 """
 
-import contextlib
 import functools
 import math
 import signal
@@ -25,7 +24,7 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.base import memory, signals
+from bert_tf.base import signals, start_tensorflow
 from bert_tf.checkpoints import tf1 as checkpoints
 from bert_tf.checkpoints.weights import (
     LORA_SCALE,
@@ -36,7 +35,6 @@ from bert_tf.checkpoints.weights import (
 )
 from bert_tf.errors import InputError, wrong_value
 from bert_tf.modeling.kernels import USUAL_LENGTH
-from bert_tf.modeling.variables import filled_next
 from bert_tf.training.distribution import (
     agreement,
     all_rows,
@@ -126,12 +124,8 @@ class Estimator:
                 output_dir, config.keep_checkpoint_max
             )
             self._own_checkpoint = self._manager.latest()
-        has_checkpoint = bool(self._own_checkpoint or init_checkpoint)
         keras.utils.set_random_seed(config.random_seed)
-        with (
-            strategy.scope(),
-            filled_next() if has_checkpoint else contextlib.nullcontext(),
-        ):
+        with strategy.scope():
             self.model = task.build_model()
         self._find_variables()
         self._optimizer: Any = None
@@ -366,7 +360,7 @@ class Estimator:
             most = self._steps_per_call((time.monotonic() - started) / count)
             if is_first:
                 # Building and compiling the graph leaves gaps in the heap.
-                memory.release()
+                start_tensorflow.release_memory()
                 is_first = False
             self.step += count
             self.examples_seen += count * self.config.train_batch_size

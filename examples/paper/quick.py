@@ -12,14 +12,16 @@ paper's table lacks the task. The last file of the text is held out for table 6.
 Rerun a stopped command to continue; finished runs are skipped.
 """
 
+import contextlib
 import dataclasses
 import glob
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import plan
 from runs import PYTHON
@@ -164,13 +166,29 @@ def log_path(name: str, folder: str) -> str:
     return os.path.join(folder, f"{name}.log")
 
 
+@contextlib.contextmanager
+def ending(processes: Iterable[subprocess.Popen]) -> Iterator[None]:
+    """Passes a signal on to child processes; waits until all of them end."""
+    try:
+        yield
+    except (KeyboardInterrupt, signals.Stopped) as stop:
+        for process in processes:
+            process.send_signal(getattr(stop, "number", signal.SIGINT))
+        raise
+    finally:
+        # `timeout` sends a signal twice.
+        with signals.deferred():
+            for process in processes:
+                process.wait()
+
+
 def launch_all(
     tables: Mapping[str, dict[str, object]], folder: str
 ) -> list[str]:
     """Runs the programs, two at a time; returns the names of failed ones."""
     waiting, failed = [*tables], []
     running: dict[str, subprocess.Popen] = {}
-    with signals.passed_on(running.values()):
+    with ending(running.values()):
         while waiting or running:
             while waiting and len(running) < 2:
                 name = waiting.pop(0)

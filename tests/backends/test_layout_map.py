@@ -4,14 +4,12 @@ import os
 import pathlib
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import keras
 import numpy as np
 import pytest
 
 from bert_tf.config import BertConfig
-from bert_tf.errors import InputError
 from bert_tf.modeling.encoder import BertModel
 from bert_tf.modeling.heads import BertClassifier
 from bert_tf.modeling.optimization import AdamWeightDecay
@@ -102,12 +100,6 @@ def test_a_mesh_gives_the_same_numbers():
         env=os.environ | {"XLA_FLAGS": flags},
         check=True,
     )
-
-
-def test_a_mesh_must_have_the_axis():
-    mesh = SimpleNamespace(axis_names=["batch", "tensor"])
-    with pytest.raises(InputError, match="one of batch or tensor; got 'model'"):
-        BertModel.get_layout_map(mesh)
 
 
 if __name__ == "__main__":

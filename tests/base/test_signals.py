@@ -6,9 +6,6 @@ import os
 import pathlib
 import re
 import signal
-import subprocess
-import sys
-import threading
 import time
 
 import pytest
@@ -100,38 +97,3 @@ def test_a_handler_of_sigterm_that_tensorflow_replaced_is_installed_again():
     [mask] = re.findall(r"SigIgn:\s+(\w+)", status)
     assert int(mask, 16) >> (signal.SIGTERM - 1) & 1
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-
-
-@pytest.mark.parametrize("number", STOPPED)
-def test_children_end_before_their_parent(number):
-    """A second signal, as `timeout` sends it, changes nothing."""
-    code = (
-        "import signal, sys, time\n"
-        "def stop(number, frame):\n"
-        "    time.sleep(0.3)\n"
-        "    sys.exit(7)\n"
-        f"signal.signal({int(number)}, stop)\n"
-        "print(flush=True)\n"
-        "time.sleep(60)"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, process_group=0
-    ) as process:
-        process.stdout.readline()
-        timer = threading.Timer(0.2, os.kill, (os.getpid(), number))
-        timer.start()
-        with (
-            pytest.raises(STOPPED[number]),
-            signals.stopping(),
-            signals.passed_on([process]),
-        ):
-            send(number)
-        timer.join()
-    assert process.returncode == 7
-
-
-def test_children_end_before_an_error_is_raised():
-    process = subprocess.Popen([sys.executable, "-c", ""])
-    with pytest.raises(OSError), signals.passed_on([process]):
-        raise OSError
-    assert process.returncode == 0

@@ -96,17 +96,6 @@ def test_refuses_a_file_that_is_not_an_object(folder, name, content):
         open_pretrained(folder)
 
 
-def test_refuses_deep_and_large_files(folder):
-    nested = '{"a": ' + "[" * 100 + "]" * 100 + "}"
-    (folder / SETTINGS).write_text(nested)
-    with refused(f"{SETTINGS}: the JSON must be at most 100 levels deep"):
-        open_pretrained(folder)
-    with open(folder / SETTINGS, "wb") as file:
-        file.truncate(1 << 40)
-    with refused(f"{SETTINGS}: a file of this kind has at most"):
-        open_pretrained(folder)
-
-
 def test_the_last_of_equal_keys_counts(folder, caplog):
     (folder / TRANSFORMER).write_text(
         '{"max_seq_length": 7, "max_seq_length": 9, "other": NaN}'

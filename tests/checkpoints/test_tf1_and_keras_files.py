@@ -81,7 +81,7 @@ def test_a_pipe_is_not_a_checkpoint(tmp_path, ending):
     path = tmp_path / f"{google.PREFIX}{ending}"
     path.unlink()
     os.mkfifo(path)
-    with refused(f"{path}: this is a device or a pipe"):
+    with refused(f"{path}: this is not a file"):
         google.read(str(tmp_path / google.PREFIX))
 
 

@@ -61,7 +61,7 @@ def test_output_paths(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for output, message in [
         (" , ", "`output_file` must be a comma-separated list of files"),
-        (f"x,{tmp_path}/pipe", f"{tmp_path}/pipe is a device or a pipe"),
+        (f"x,{tmp_path}/pipe", f"{tmp_path}/pipe: this is not a file"),
         ("a", "output a would overwrite the text a"),
         ("x,./c", "output ./c would overwrite the vocabulary c"),
         ("x,y, ./x", "output ./x would overwrite the output x"),

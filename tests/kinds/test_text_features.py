@@ -3,7 +3,6 @@
 import dataclasses
 import io
 import json
-import os
 
 import numpy as np
 import pytest
@@ -310,22 +309,3 @@ def test_files_are_atomic_and_reproducible(tmp_path, kind, monkeypatch):
     assert second == first
     with pytest.raises(InputError, match="Cannot write"):
         written(tmp_path / "a" / "b", [], kind)
-
-
-@pytest.mark.parametrize("kind", WRITERS)
-def test_a_pipe(tmp_path, kind):
-    expected = written(tmp_path / "file", features(), kind).read_bytes()
-    os.mkfifo(tmp_path / "pipe")
-    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
-    written(tmp_path / "pipe", features(), kind)
-    received = os.read(reader, 2**16)
-    os.close(reader)
-    assert (tmp_path / "pipe").is_fifo()
-    if kind == "npz":  # Sizes follow the data where nothing can be rewritten.
-        expected, received = (
-            dict(np.load(io.BytesIO(content)))
-            for content in (expected, received)
-        )
-        np.testing.assert_equal(received, expected)
-    else:
-        assert received == expected

@@ -115,26 +115,6 @@ def test_unknown_lengths_are_fused_in_long_trainings_of_long_texts():
     }
 
 
-# Transposes, which are slow for short texts.
-
-
-def test_heads_are_swapped_without_transposes_for_inference():
-    def swap_back(x):
-        swapped = kernels.swap_heads(x, axis=2)
-        return swapped, kernels.swap_heads(swapped, axis=1)
-
-    x = np.random.default_rng(0).normal(size=(2, 3, 4, 5)).astype("float32")
-    function = tf.function(swap_back)
-    with kernels.for_inference():
-        spec = tf.TensorSpec([None, None, 4, 5])
-        traced = function.get_concrete_function(spec)
-    swapped, same = traced(tf.constant(x))
-    np.testing.assert_array_equal(swapped, x.transpose(0, 2, 1, 3))
-    np.testing.assert_array_equal(same, x)
-    used = {op.type for op in traced.graph.get_operations()}
-    assert "Transpose" not in used
-
-
 # Values and gradients equal those of the plain operations.
 
 
@@ -199,18 +179,6 @@ def test_attention_probabilities(check, dtype, left_to_right):
     assert not probabilities[hidden].any()
     assert probabilities[~hidden].all()
     assert not gradient[hidden].any()
-
-
-def test_attention_to_small_batches_keeps_the_mask_only(check_small, dtype):
-    scores, value = (floats(3, 2, 7, n, dtype=dtype, seed=n) for n in (7, 5))
-    bias = attention_bias(tf.sequence_mask([7, 4, 1], 7, "int32"))
-
-    def attend(scores, value):
-        seed = tf.constant(SEED)
-        return kernels.attend(scores, bias, value, 0.25, seed)[0]
-
-    # TensorFlow's gradient would keep these products' arguments.
-    assert "SelectV2" not in check_small(attend, scores, value)
 
 
 @pytest.fixture

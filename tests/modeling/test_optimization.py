@@ -162,13 +162,6 @@ def test_sparse_gradients_move_every_row():
         found.append(table.numpy())
     np.testing.assert_array_equal(*found)
     assert np.all(found[0] < 1.0)
-    # `update_step` takes them too, and leaves counting to the caller.
-    gradient = tf.IndexedSlices(tf.ones((2, 2)), [1, 1], (7, 2))
-    before = optimizer.slot_variables()["table/adam_m"].numpy()
-    optimizer.update_step(gradient, table, 0.1)
-    moments = optimizer.slot_variables()["table/adam_m"].numpy()
-    np.testing.assert_allclose(moments[1], 0.9 * before[1] + 0.2, rtol=1e-5)
-    assert optimizer.iterations.numpy() == 3
 
 
 # ------------------------------------------------------------- multipliers
@@ -218,14 +211,7 @@ def test_layerwise_rates_of_a_model():
             r"to AdamWeightDecay\(",
         ),
         (lambda: WarmupLinearDecay(0.1, 0), "steps must be at least 1; got 0"),
-        (lambda: WarmupLinearDecay(0.1, 5, -1), "at least 0; got -1"),
-        (lambda: WarmupLinearDecay(-1, 5), "peak must be .* got -1"),
-        (lambda: WarmupLinearDecay(math.nan, 5), "peak must be .* got nan"),
         (lambda: WarmupLinearDecay(0.1, math.inf), "steps must .* got inf"),
-        (lambda: WarmupLinearDecay(0.1, 5, "x"), "steps must .* got 'x'"),
-        (lambda: AdamWeightDecay(math.nan), "learning_rate must .* got nan"),
-        (lambda: AdamWeightDecay(None), "learning_rate must .* got None"),
-        (lambda: AdamWeightDecay(-0.1), "learning_rate must .* got -0.1"),
         (lambda: Lamb(weight_decay_rate=-1), "decay_rate must .* got -1"),
         (lambda: Lamb(weight_decay_rate=True), "decay_rate must .* got True"),
         (lambda: Lamb(beta_1=2), "beta_1 must be .* below 1; got 2"),
@@ -240,8 +226,6 @@ def test_layerwise_rates_of_a_model():
             lambda: Lamb(exclude_from_layer_adaptation=["("]),
             r"'\(' in exclude_from_layer_adaptation is not",
         ),
-        (lambda: check_multipliers([1]), r"must be pairs .* got \[1\]"),
-        (lambda: check_multipliers(None), "must be pairs .* got None"),
     ],
 )
 def test_invalid_arguments(create, message):
@@ -273,11 +257,8 @@ def test_slots_are_named_by_path_in_any_order_of_variables():
         np.testing.assert_array_equal(second[name], slot)
 
 
-def test_slots_need_a_built_optimizer_and_unique_paths():
+def test_slots_need_unique_paths():
     optimizer = AdamWeightDecay(0.1)
-    for method in (optimizer.slot_variables, optimizer.describe):
-        with pytest.raises(ValueError, match="AdamWeightDecay is not built"):
-            method()
     optimizer.build([keras.Variable([1.0], name="twin") for _ in range(2)])
     with pytest.raises(ValueError, match="must be unique; several have twin"):
         optimizer.slot_variables()

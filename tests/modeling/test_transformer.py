@@ -39,7 +39,7 @@ LAYERS = [
     if isinstance(layer_class, type)
     and issubclass(layer_class, transformer.BertLayer)
     and layer_class.__module__ == module.__name__
-    and layer_class not in (transformer.BertLayer, transformer.EncoderLayer)
+    and layer_class is not transformer.BertLayer
 ]
 
 

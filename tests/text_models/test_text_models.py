@@ -1283,18 +1283,8 @@ def test_entities_and_answers_in_numbers(encoder):
 @pytest.mark.parametrize(
     ("make", "option"),
     [
-        (lambda **x: bert_tf.BertModel(CONFIG, **x), "output_hidden_states"),
-        (lambda **x: bert_tf.BertModel(CONFIG, **x), "add_pooling_layer"),
-        (lambda **x: bert_tf.BertPretrainer(CONFIG, **x), "output_attentions"),
         (lambda **x: bert_tf.BertClassifier(CONFIG, 2, **x), "bilstm_head"),
-        (
-            lambda **x: bert_tf.BertClassifier(CONFIG, 2, **x),
-            "gradient_checkpointing",
-        ),
-        (lambda **x: bert_tf.BertModel(CONFIG).freeze(1, **x), "embeddings"),
         (lambda **x: bert_tf.FullTokenizer([*VOCAB], **x), "do_lower_case"),
-        (bert_tf.AdamWeightDecay, "bias_correction"),
-        (bert_tf.Lamb, "bias_correction"),
     ],
 )
 def test_a_word_is_not_a_boolean(make, option):
@@ -1353,7 +1343,7 @@ def test_missing_labels_and_wrong_options(encoder):
         load(encoder, "classifier", max_seq_length="9")
     for kind, option in (
         *(("classifier", "is_pair"), ("questions", "with_negative")),
-        *(("embedder", "normalize"), ("tagger", "gradient_checkpointing")),
+        ("embedder", "normalize"),
     ):
         with refused(f"{option} must be one of True or False; got 'false'"):
             load(encoder, kind, **{option: "false"})

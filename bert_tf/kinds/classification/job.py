@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-import bert_tf.base.quiet_tensorflow  # noqa: F401
 from bert_tf.checkpoints.compatibility import require_activation
 from bert_tf.data.batching import Features
 from bert_tf.errors import InputError, wrong_value

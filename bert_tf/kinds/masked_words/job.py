@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import bert_tf.base.quiet_tensorflow  # noqa: F401
 from bert_tf.checkpoints.checkpoint import Pretrained
 from bert_tf.checkpoints.pretrained import compare_configs, open_pretrained
 from bert_tf.checkpoints.weights import restore

@@ -14,7 +14,6 @@ from typing import Any
 
 from absl import logging
 
-import bert_tf.base.quiet_tensorflow  # noqa: F401
 from bert_tf.base import files
 from bert_tf.checkpoints.checkpoint import (
     Pretrained,

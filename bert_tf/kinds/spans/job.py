@@ -6,7 +6,6 @@ Its options and files are explained in options/squad.py.
 import functools
 from typing import Any
 
-import bert_tf.base.quiet_tensorflow  # noqa: F401
 from bert_tf.jobs import settings
 from bert_tf.jobs.fine_tuning import Predict, Split, Steps, fine_tune
 from bert_tf.jobs.start import Start, resolve

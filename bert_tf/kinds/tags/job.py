@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from absl import logging
 
-import bert_tf.base.quiet_tensorflow  # noqa: F401
 from bert_tf.base.options import named
 from bert_tf.jobs import settings
 from bert_tf.jobs.fine_tuning import Split, Steps, fine_tune

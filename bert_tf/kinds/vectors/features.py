@@ -354,8 +354,9 @@ def npz_writer(path: str, vocab: Sequence[str]) -> Iterator[Write]:
     local, else in the system's temporary folder.
     """
     del vocab
-    has_room = not files.is_remote(path) and not files.is_special(path)
-    folder = os.path.dirname(files.follow_links(path)) if has_room else None
+    folder = None
+    if not files.is_remote(path):
+        folder = os.path.dirname(files.follow_links(path))
     with files.atomic_writer(path) as file, contextlib.ExitStack() as stack:
         columns: dict[str, _Column] = {}
 

@@ -6,7 +6,6 @@ Its options and files are explained in options/features.py.
 import dataclasses
 
 # Before anything that imports TensorFlow.
-import bert_tf.base.quiet_tensorflow  # noqa: F401
 
 # isort: split
 import contextlib

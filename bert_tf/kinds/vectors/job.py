@@ -11,7 +11,6 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-import bert_tf.base.quiet_tensorflow  # noqa: F401
 from bert_tf.errors import InputError, in_file, listed
 from bert_tf.jobs import settings
 from bert_tf.jobs.fine_tuning import Split, Steps, fine_tune

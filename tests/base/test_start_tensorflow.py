@@ -1,4 +1,4 @@
-"""Memory returns to the system, and programs go on."""
+"""TensorFlow starts silently; memory returns to the system."""
 
 import os
 import platform
@@ -8,7 +8,7 @@ import sys
 import pytest
 from checkout import ROOT
 
-pytestmark = pytest.mark.skipif(
+needs_glibc = pytest.mark.skipif(
     platform.libc_ver()[0] != "glibc", reason="needs glibc"
 )
 
@@ -24,11 +24,12 @@ def run(code: str, **variables: str) -> subprocess.CompletedProcess:
     )
 
 
+@needs_glibc
 def test_release_returns_free_memory_to_the_system():
     done = run(
         """
 import re
-from bert_tf.base import memory
+from bert_tf.base import start_tensorflow
 
 def resident():
     with open("/proc/self/status") as file:
@@ -38,7 +39,7 @@ def resident():
 blocks = [bytearray(100_000) for _ in range(1000)]
 del blocks[::2]
 before = resident()
-memory.release()
+start_tensorflow.release_memory()
 print(before - resident(), sum(map(sum, blocks)))
 """
     )
@@ -47,15 +48,16 @@ print(before - resident(), sum(map(sum, blocks)))
     assert total == 0
 
 
+@needs_glibc
 @pytest.mark.parametrize(
     ("variables", "heaps"), [({}, 1), ({"MALLOC_ARENA_MAX": "3"}, 3)]
 )
 def test_threads_share_the_heap(variables, heaps):
     code = """
 import ctypes, threading
-from bert_tf.base import memory
+from bert_tf.base import start_tensorflow
 
-memory.limit_heaps()
+start_tensorflow.quietly()
 barrier = threading.Barrier(6)
 kept = []
 
@@ -73,6 +75,7 @@ ctypes.CDLL(None).malloc_stats()
     assert run(code, **variables).stderr.count("Arena ") == heaps
 
 
+@needs_glibc
 def test_fit_lets_the_heap_keep_the_memory_of_large_tensors():
     """TensorFlow's generators return it at once, for the whole process."""
     code = """
@@ -94,3 +97,62 @@ size_and_flags = ctypes.c_size_t.from_address(libc.malloc(4 << 20) - 8).value
 print("outside" if size_and_flags & 2 else "heap")
 """
     assert run(code).stdout.split()[-1] == "heap"
+
+
+CODE = """
+import sys
+from absl import logging
+from bert_tf.base import start_tensorflow
+start_tensorflow.quietly()
+import tensorflow as tf
+logging.set_verbosity(logging.INFO)
+tf.distribute.MirroredStrategy(["CPU:0"])
+print("ours", file=sys.stderr)
+"""
+
+
+def messages(**variables: str) -> str:
+    outer = {k: v for k, v in os.environ.items() if not k.startswith("TF_")}
+    done = subprocess.run(
+        [sys.executable, "-c", CODE],
+        env=outer | variables,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return done.stderr
+
+
+def test_start_up_messages_are_hidden():
+    assert messages() == "ours\n"
+
+
+@pytest.mark.slow
+def test_the_users_log_level_is_kept():
+    assert "oneDNN" in messages(TF_CPP_MIN_LOG_LEVEL="0")
+
+
+@pytest.mark.slow
+def test_onednn_can_be_turned_off():
+    said = messages(TF_CPP_MIN_LOG_LEVEL="0", TF_ENABLE_ONEDNN_OPTS="0")
+    assert "oneDNN" not in said
+
+
+def test_a_missing_tensorflow_is_one_line(tmp_path):
+    """The script and `bert-tf` say which command installs it."""
+    (tmp_path / "tensorflow.py").write_text(
+        "raise ModuleNotFoundError('No TensorFlow', name='tensorflow')"
+    )
+    script = str(ROOT / "fill_mask.py")
+    done = subprocess.run(
+        [sys.executable, script, f"--init_checkpoint={tmp_path}"],
+        env=os.environ
+        | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert done.stderr == (
+        f"{script}: error: This program needs the package tensorflow. Run, in "
+        "the checkout of bert_tf: pip install '.[tensorflow]'\n"
+    )
