@@ -50,13 +50,13 @@ start_tensorflow.use_onednn()
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module 'bert_tf' has no attribute {name!r}")
-    from bert_tf.base import packages
+    from bert_tf import errors
 
     # Keras uses TensorFlow unless the variable names another backend.
     advice = ", or set KERAS_BACKEND to jax or torch, if that is installed"
     if name == "BertTokenizer":
         advice = ""
-    with packages.tensorflow_required(f"bert_tf.{name}", advice):
+    with errors.tensorflow_required(f"bert_tf.{name}", advice):
         module = importlib.import_module(f"bert_tf.{_MODULES[name]}")
         return getattr(module, name)
 

@@ -22,9 +22,6 @@ from absl import app, flags, logging
 
 from bert_tf.base import options, signals
 from bert_tf.base.options import OptionError, Options
-
-# Editable installations of earlier versions start the command here.
-from bert_tf.command import command  # noqa: F401
 from bert_tf.errors import InputError, listed, printable
 
 FLAGS = flags.FLAGS

@@ -4,9 +4,14 @@ This module imports almost nothing, so that `bert-tf --help` is fast. A job is
 imported after its command line was checked.
 """
 
+import importlib.metadata
 import importlib.util
 import os
+import platform
+import re
+import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from bert_tf import jobs
@@ -20,6 +25,39 @@ if TYPE_CHECKING:
 WITHOUT_TENSORFLOW = ("vocabulary", "pretraining_data")
 # A command that runs no job: it has no options and no script.
 ENVIRONMENT = "env"
+
+# The distributions whose versions matter.
+_PACKAGES = (
+    *("tensorflow", "tensorflow-tpu", "tensorflow-text", "keras", "jax"),
+    *("jaxlib", "torch", "transformers", "tokenizers", "safetensors"),
+    *("huggingface_hub", "numpy", "ml_dtypes", "protobuf", "absl-py"),
+    *("onnxruntime", "tf2onnx", "ai-edge-litert", "apache-beam", "pyspark"),
+)
+# The environment variables that matter, none of which holds a secret.
+_VARIABLES = re.compile(
+    "CUDA_VISIBLE_DEVICES|KERAS_BACKEND|LD_LIBRARY_PATH|MALLOC_ARENA_MAX"
+    "|OMP_NUM_THREADS|TF_(CPP|ENABLE|FORCE|XLA)_.*|XLA_FLAGS"
+)
+# Programs that print the devices of a framework.
+_DEVICES = {
+    "keras": "import keras; print('backend', keras.config.backend())",
+    "tensorflow": "import tensorflow as tf\n"
+    "for device in tf.config.list_physical_devices():\n"
+    "    details = tf.config.experimental.get_device_details(device)\n"
+    "    print(device.device_type, details.get('device_name', ''))",
+    "jax": "import jax\n"
+    "for device in jax.devices(): print(device.platform, device.device_kind)",
+    "torch": "import torch\n"
+    "for number in range(torch.cuda.device_count()):\n"
+    "    print('GPU', torch.cuda.get_device_name(number))\n"
+    "print('CPU')",
+}
+_NVIDIA = (
+    "nvidia-smi",
+    "--query-gpu=name,memory.total,driver_version,compute_cap",
+    "--format=csv,noheader",
+)
+_SECONDS = 60.0
 
 
 def run_job(name: str) -> None:
@@ -46,9 +84,9 @@ def _require_absl() -> None:
     """Exits with one line if absl is missing, as outside of `.venv`."""
     if importlib.util.find_spec("absl"):
         return
-    from bert_tf.base import packages
+    from bert_tf import errors
 
-    lacking = packages.missing(
+    lacking = errors.missing(
         "This program",
         "absl-py",
         "tensorflow",
@@ -76,9 +114,7 @@ def command() -> None:
     elif first == "--version":
         _print(f"bert_tf {__version__}\n")
     elif first == ENVIRONMENT:
-        from bert_tf import environment
-
-        _print("".join(f"{line}\n" for line in environment.report()))
+        _print("".join(f"{line}\n" for line in describe_environment()))
     if first not in JOBS:
         _fail(_unknown_job(first))
     sys.argv = [f"{sys.argv[0]} {first}", *words[1:]]
@@ -130,3 +166,60 @@ def _fail(message: str) -> NoReturn:
     from bert_tf import cli
 
     cli.fail(message, status=2)
+
+
+def describe_environment() -> Iterator[str]:
+    """Yields the lines of `bert-tf env`, a report for a bug report.
+
+    It does not fail where something is missing or broken: each framework is
+    imported in a process of its own.
+    """
+    yield f"bert_tf {__version__} in {os.path.dirname(__file__)}"
+    yield f"Python {platform.python_version()} on {platform.platform()}"
+    processor = platform.processor() or platform.machine()
+    yield f"CPU: {processor}, {os.cpu_count()} cores"
+    yield f"NVIDIA GPUs: {_output(_NVIDIA)}"
+    versions = (_version(name) for name in _PACKAGES)
+    yield f"Packages: {', '.join(filter(None, versions))}"
+    for module, program in _DEVICES.items():
+        if importlib.util.find_spec(module):
+            words = [sys.executable, "-P", "-c", program]
+            yield f"{module}: {_output(words)}"
+    for name in sorted(filter(_VARIABLES.fullmatch, os.environ)):
+        yield f"{name}={os.environ[name]}"
+
+
+def _version(package: str) -> str | None:
+    """Returns the name and version of a package, or None if it is missing."""
+    try:
+        return f"{package} {importlib.metadata.version(package)}"
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _output(words: Sequence[str]) -> str:
+    """Returns what a program prints, or how it fails, in one line."""
+    environment = {
+        **os.environ,
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        # JAX would reserve the memory of the GPU.
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+    }
+    try:
+        done = subprocess.run(
+            words,
+            env=environment,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_SECONDS,
+        )
+    except FileNotFoundError:
+        return f"unknown, since there is no program {words[0]}"
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    lines = [line.strip() for line in done.stdout.splitlines()]
+    if done.returncode:
+        last = [line.strip() for line in done.stderr.splitlines()][-1:]
+        lines += [f"failed with status {done.returncode}", *last]
+    return ", ".join(lines)

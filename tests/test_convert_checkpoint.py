@@ -129,25 +129,6 @@ def test_adds_files_to_a_bare_checkpoint(run, tmp_path):
     assert made.do_lower_case is False
 
 
-@pytest.mark.parametrize("to", ["google", "keras"])
-def test_adds_words(run, tmp_path, to):
-    (tmp_path / "words.txt").write_text("abc\nHello\nabc\n")
-    lines = run(
-        "--input=training",
-        f"--output_dir={tmp_path}/out",
-        f"--to={to}",
-        f"--add_words={tmp_path}/words.txt",
-        "--verify",
-        *["--keep_optimizer"] * (to == "google"),
-    )
-    assert "with 2 added words" in lines[0]
-    assert "vocabulary  25 tokens, uncased" in lines
-    assert sum(line.startswith("verified ") for line in lines) == 1
-    made = open_pretrained(tmp_path / "out")
-    assert made.vocab[-2:] == ("abc", "hello")
-    assert made.config.vocab_size == 25
-
-
 @pytest.mark.parametrize(
     ("argument", "message"),
     [

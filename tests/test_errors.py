@@ -1,6 +1,10 @@
 """`bert_tf.errors`: the wording of error messages."""
 
+import importlib.metadata
+import json
+
 import pytest
+import tensorflow as tf
 
 from bert_tf import errors
 
@@ -39,3 +43,63 @@ def test_the_nearest_name_is_suggested_whatever_its_case():
     known = ["CoLA", "MRPC", "SST-2"]
     assert errors.did_you_mean("cols", known) == " Did you mean 'CoLA'?"
     assert errors.did_you_mean("zzz", known) == ""
+
+
+# Missing packages
+
+
+def lacking(module: str) -> None:
+    with errors.tensorflow_required("An export"):
+        raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+
+
+def test_names_the_extra_with_tensorflow():
+    with pytest.raises(
+        errors.MissingPackageError,
+        match=r"^An export needs .*: pip install '\.\[tensorflow\]'$",
+    ):
+        lacking("tensorflow")
+
+
+@pytest.mark.parametrize(
+    ("origin", "expected"),
+    [
+        (
+            {"url": "https://host/name", "vcs_info": {"vcs": "git"}},
+            "Run: pip install 'bert_tf[beam] @ git+https://host/name'",
+        ),
+        (
+            {"url": "file:///bert_tf", "dir_info": {"editable": True}},
+            "Run, in the checkout of bert_tf: pip install '.[beam]'",
+        ),
+        (None, "Run, in the checkout of bert_tf: pip install '.[beam]'"),
+    ],
+)
+def test_without_a_checkout_the_url_is_installed(origin, expected, monkeypatch):
+    class Distribution:
+        def read_text(self, name):
+            assert name == "direct_url.json"
+            return origin and json.dumps(origin)
+
+    monkeypatch.setattr(
+        importlib.metadata, "distribution", lambda name: Distribution()
+    )
+    message = str(errors.missing("Beam", "apache_beam", "beam"))
+    assert message == f"Beam needs the package apache_beam. {expected}"
+
+
+def test_companions_match_tensorflows_release_without_dependencies():
+    """Their dependency `tensorflow` must not join `tensorflow-tpu`."""
+    release = tf.__version__.rpartition(".")[0]
+    with pytest.raises(
+        errors.MissingPackageError,
+        match=rf"--no-deps 'tensorflow-text=={release}\.\*'$",
+    ):
+        lacking("tensorflow_text")
+    with pytest.raises(errors.MissingPackageError, match="-serving-api=="):
+        lacking("tensorflow_serving.apis")
+
+
+def test_other_modules_that_are_missing_are_bugs():
+    with pytest.raises(ModuleNotFoundError):
+        lacking("bert_tf.nothing")

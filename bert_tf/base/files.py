@@ -29,13 +29,13 @@ from typing import Any
 
 from absl import logging
 
-from bert_tf.base.packages import tensorflow_required
 from bert_tf.errors import (
     InputError,
     in_file,
     not_utf8,
     reason,
     shortened,
+    tensorflow_required,
     wrong_value,
 )
 

@@ -11,7 +11,7 @@ import platform
 import sys
 from collections.abc import Iterator
 
-from bert_tf.base.packages import tensorflow_required
+from bert_tf.errors import tensorflow_required
 
 _M_ARENA_MAX = -8  # Of malloc.h.
 

@@ -7,7 +7,6 @@ The variables have this project's names, so nothing is translated:
 """
 
 import dataclasses
-import math
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -16,16 +15,12 @@ import numpy as np
 
 from bert_tf.checkpoints import tf1 as checkpoints
 from bert_tf.checkpoints.checkpoint import (
-    CONFIG,
-    VOCABULARY,
     Pretrained,
     with_metadata,
     write_metadata,
 )
 from bert_tf.checkpoints.huggingface_names import head_of_parts
 from bert_tf.checkpoints.weights import BOOKKEEPING, Merged
-from bert_tf.errors import in_file
-from bert_tf.tokenization.vocabulary_file import load_vocab, require_fit
 
 PREFIX = "bert_model.ckpt"
 
@@ -53,35 +48,6 @@ def read(path: str) -> Pretrained:
         head = head_of(weights.shapes)
         pretrained = dataclasses.replace(pretrained, head=head)
     return pretrained
-
-
-def require_complete(folder: str) -> None:
-    """Raises InputError unless a folder has a complete published model.
-
-    Its vocabulary and its encoder's weights, all of which are read, must fit
-    its configuration.
-    """
-    checkpoint = read(os.path.join(folder, PREFIX))
-    if checkpoint.config is None or checkpoint.vocab is None:
-        raise in_file(folder, f"there is no {CONFIG} or no {VOCABULARY}.")
-    path = os.path.join(folder, VOCABULARY)
-    require_fit(
-        load_vocab(checkpoint.vocab, path), checkpoint.config.vocab_size, path
-    )
-    sizes = {
-        name: math.prod(checkpoint.weights.shapes[name])
-        for name in checkpoint.weights.shapes
-        if name.startswith("bert/") and not BOOKKEEPING.match(name)
-    }
-    expected = checkpoint.config.num_parameters()
-    if sum(sizes.values()) != expected:
-        raise in_file(
-            checkpoint.path,
-            f"expected an encoder of {expected:,} weights, as {CONFIG} says, "
-            f"found {sum(sizes.values()):,}.",
-        )
-    for name in sizes:
-        _ = checkpoint.weights[name]  # TensorFlow compares its checksum.
 
 
 def head_of(names: Iterable[str]) -> str | None:

@@ -15,22 +15,17 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import tokenizers
 from absl import logging
 
 from bert_tf.base import files
 from bert_tf.checkpoints import settings_files
 from bert_tf.checkpoints.checkpoint import VOCABULARY, write_vocabulary
-from bert_tf.checkpoints.settings_files import (
-    BOOLEAN,
-    OBJECT,
-    OBJECTS,
-    TEXT,
-    Check,
-)
-from bert_tf.errors import in_file, listed, shortened
+from bert_tf.checkpoints.settings_files import BOOLEAN, OBJECT, TEXT
+from bert_tf.errors import in_file, listed, reason, shortened
 from bert_tf.tokenization.normalization import Normalizer
 from bert_tf.tokenization.vocabulary_file import (
     CONTINUATION,
@@ -55,19 +50,13 @@ _GOOGLES = {
     "handle_chinese_chars": True,
     "clean_text": True,
 }
-_CASING = {"do_lower_case": BOOLEAN, "strip_accents": BOOLEAN}
 _IN_SETTINGS = {
-    **_CASING,
+    "do_lower_case": BOOLEAN,
+    "strip_accents": BOOLEAN,
     **dict.fromkeys(_GOOGLES, BOOLEAN),
     "tokenizer_class": TEXT,
-    "added_tokens_decoder": Check(
-        lambda value: (
-            isinstance(value, dict) and OBJECTS.is_valid([*value.values()])
-        ),
-        "an object whose values are objects",
-    ),
+    "added_tokens_decoder": OBJECT,
 }
-_IN_TOKENIZER = {"added_tokens": OBJECTS, "model": OBJECT}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,36 +75,37 @@ def read(folder: str, vocab_size: int) -> TokenizerSettings:
     left out. Raises InputError if a file is invalid, or the tokenizer is not
     BERT's.
     """
-    whole = settings_files.read(folder, TOKENIZER, _IN_TOKENIZER)
+    whole = _read_whole(folder)
     own = settings_files.read(folder, SETTINGS, _IN_SETTINGS)
-    added_tokens = settings_files.read(folder, ADDED, {})
     settings = _normalizer(whole) | own
-    where = os.path.join(folder, TOKENIZER)
-    settings_files.check(settings, _CASING, where)
+    vocab = None
+    if path := files.find_in(folder, VOCABULARY):
+        vocab = tuple(read_tokens(path))
+    elif whole:
+        vocab = _vocabulary(whole, os.path.join(folder, TOKENIZER))
     tokenizer = TokenizerSettings(
-        _vocabulary_of(folder, whole),
-        settings.get("do_lower_case"),
-        settings.get("strip_accents"),
+        vocab, settings.get("do_lower_case"), settings.get("strip_accents")
     )
-    if tokenizer.vocab is not None:
-        pairs = ((n, token) for token, n in added_tokens.items())
-        entries = [*_added_entries(whole, own), *pairs]
-        added = _check_added(entries, tokenizer.vocab, folder)
-        more = _extra_tokens(added, tokenizer, vocab_size, folder)
-        tokenizer = dataclasses.replace(tokenizer, vocab=tokenizer.vocab + more)
+    if vocab is not None:
+        entries = _added_entries(whole, own, folder)
+        tokenizer = _with_added(tokenizer, entries, vocab_size, folder)
     _warn_of_differences(settings, folder)
     return tokenizer
 
 
-def _vocabulary_of(
-    folder: str, whole: Mapping[str, Any]
-) -> tuple[str, ...] | None:
-    """Returns the tokens of `vocab.txt` or of a `tokenizer.json`, if any."""
-    if path := files.find_in(folder, VOCABULARY):
-        return tuple(read_tokens(path))
-    return (
-        _vocabulary(whole, os.path.join(folder, TOKENIZER)) if whole else None
-    )
+def _read_whole(folder: str) -> dict[str, Any]:
+    """Reads `tokenizer.json`, which the library validates; {} if missing."""
+    path = files.find_in(folder, TOKENIZER)
+    if path is None:
+        return {}
+    whole: dict[str, Any] = settings_files.read_json(path)
+    try:
+        tokenizers.Tokenizer.from_str(json.dumps(whole))
+    except Exception as error:  # It raises no particular class.
+        raise in_file(
+            path, f"the file is not a tokenizer: {reason(error)}."
+        ) from None
+    return whole
 
 
 def write(
@@ -161,7 +151,7 @@ def _normalizer(whole: Mapping[str, Any]) -> dict[str, Any]:
 
 def _vocabulary(whole: Mapping[str, Any], path: str) -> tuple[str, ...]:
     """Returns the tokens of a `tokenizer.json` in the order of their ids."""
-    model = whole.get("model") or {"type": None}
+    model = whole["model"]
     # Older files do not record the type of their model.
     kind = model.get("type", "WordPiece")
     prefix = model.get("continuing_subword_prefix")
@@ -171,120 +161,99 @@ def _vocabulary(whole: Mapping[str, Any], path: str) -> tuple[str, ...]:
             f"the tokenizer must be WordPiece with the prefix {CONTINUATION!r};"
             f" got {shortened(kind)} with {shortened(prefix)}.",
         )
-    ids = model.get("vocab")
-    if not isinstance(ids, dict) or not ids:
+    tokens = sorted(model["vocab"], key=model["vocab"].get)
+    if [*map(model["vocab"].get, tokens)] != [*range(len(tokens))]:
         raise in_file(
-            path, f"'vocab' must map tokens to ids; got {shortened(ids, 60)}."
+            path, f"the ids of the tokens must be 0 to {len(tokens) - 1}."
         )
-    # Not isinstance, which accepts true for 1.
-    by_id = {n: token for token, n in ids.items() if type(n) is int}
-    missing = [n for n in range(len(ids)) if n not in by_id]
-    if missing:
-        raise in_file(
-            path,
-            f"the ids of the tokens must be 0 to {len(ids) - 1}; {missing[0]} "
-            "is missing.",
-        )
-    for token, number in ids.items():
+    for number, token in enumerate(tokens):
         if token and not _is_line(token):
             raise in_file(
                 path,
                 f"token {number}, {shortened(token)}, cannot be a line of "
                 "vocab.txt.",
             )
-    return tuple(by_id[number] for number in range(len(ids)))
+    return tuple(tokens)
 
 
 def _added_entries(
-    whole: Mapping[str, Any], settings: Mapping[str, Any]
-) -> Iterator[tuple[Any, Any]]:
-    """Yields the (id, token) pairs of `tokenizer.json` and of the settings."""
-    for entry in whole.get("added_tokens") or []:
-        yield entry.get("id"), entry.get("content")
-    for number, entry in (settings.get("added_tokens_decoder") or {}).items():
-        is_number = re.fullmatch(r"\d{1,9}", number, re.ASCII)
-        yield int(number) if is_number else number, entry.get("content")
-
-
-def _check_added(
-    entries: Sequence[tuple[Any, Any]], vocab: Sequence[str], folder: str
-) -> dict[int, str]:
-    """Returns the added tokens by id; they must not contradict `vocab`."""
-    ids = {token: number for number, token in enumerate(vocab)}
-    added: dict[int, str] = {}
-    for number, token in entries:
-        if type(number) is not int or not isinstance(token, str):
+    whole: Mapping[str, Any], settings: Mapping[str, Any], folder: str
+) -> Iterator[tuple[int, str]]:
+    """Yields the ids and added tokens of the three files."""
+    for entry in whole.get("added_tokens", []):
+        yield entry["id"], entry["content"]
+    pairs = [
+        *((settings.get("added_tokens_decoder") or {}).items()),
+        *(
+            (n, token)
+            for token, n in settings_files.read(folder, ADDED, {}).items()
+        ),
+    ]
+    for number, token in pairs:
+        if isinstance(token, dict):
+            token = token.get("content")
+        is_number = re.fullmatch(r"\d{1,9}", str(number), re.ASCII)
+        if not is_number or not isinstance(token, str):
             raise in_file(
                 folder,
                 "added tokens must be strings with integer ids; got "
                 f"{shortened(token)} with id {shortened(number)}.",
             )
-        other = added.setdefault(number, token)
-        if 0 <= number < len(vocab):
-            if vocab[number] != token.strip():
-                other = vocab[number]
-        elif number < 0 or token in ids:
-            present = f", but it has id {ids[token]}" if token in ids else ""
-            raise in_file(
-                folder,
-                "added tokens must not be in the vocabulary and need "
-                f"ids from {len(vocab)} on; got {shortened(token)} with id "
-                f"{number}{present}.",
-            )
-        if other != token:
+        yield int(number), token
+
+
+def _with_added(
+    tokenizer: TokenizerSettings,
+    entries: Iterable[tuple[int, str]],
+    vocab_size: int,
+    folder: str,
+) -> TokenizerSettings:
+    """Appends the added tokens that follow the vocabulary of a tokenizer.
+
+    Tokens that cannot be a line of `vocab.txt` are replaced by a word that
+    never occurs, [unused<id>].
+    """
+    vocab = tokenizer.vocab or ()
+    tokens = dict(enumerate(vocab))
+    added: dict[int, str] = {}
+    for number, token in entries:
+        added[number] = token
+        other = tokens.setdefault(number, token)
+        if other not in (token, token.strip()):
             raise in_file(
                 folder,
                 f"both {shortened(other)} and {shortened(token)} have id "
                 f"{number}. Correct {VOCABULARY}, {TOKENIZER}, {SETTINGS} or "
                 f"{ADDED}.",
             )
-    return added
-
-
-def _extra_tokens(
-    added: Mapping[int, str],
-    tokenizer: TokenizerSettings,
-    vocab_size: int,
-    folder: str,
-) -> tuple[str, ...]:
-    """Returns the added tokens that follow the vocabulary of a tokenizer.
-
-    Tokens that cannot be a line of `vocab.txt` are replaced by a word that
-    never occurs, [unused<id>].
-    """
-    start = len(tokenizer.vocab or ())
-    more = sorted(number for number in added if start <= number < vocab_size)
-    if more and more[-1] != start + len(more) - 1:
-        gap = next(n for n in range(start, more[-1]) if n not in added)
+    new = sorted(tokens.keys() - range(len(vocab)))
+    more = [number for number in new if number < vocab_size]
+    if more != [*range(len(vocab), len(vocab) + len(more))]:
         raise in_file(
             folder,
-            f"no token has id {gap}, but {shortened(added[more[-1]])} has "
-            f"{more[-1]}. "
-            f"Ids of added tokens must be consecutive from {start}.",
+            f"the ids of added tokens must be consecutive from {len(vocab)}; "
+            f"got {listed(more)}.",
         )
-    odd = [n for n in more if not _is_line(added[n])]
-    beyond = [number for number in added if number >= vocab_size]
-    if more or beyond:
-        tokens = [added[n] for n in (*more, *beyond)]
-        faults = "".join(
-            f"; {count} ignored, {reason}"
-            for count, reason in (
-                (len(odd), "with leading or trailing spaces, or line breaks"),
-                (len(beyond), "without an embedding"),
-            )
-            if count
-        )
+    if new:
         logging.warning(
             "%s adds %d tokens to its vocabulary (%s): transformers finds them "
-            "anywhere in a text, bert_tf treats them as words%s",
+            "anywhere in a text, bert_tf treats them as words, and ignores %d "
+            "without an embedding",
             folder,
-            len(tokens),
-            _quoted(tokens),
-            faults,
+            len(new),
+            _quoted([tokens[number] for number in new]),
+            len(new) - len(more),
         )
-    extra = [added[n] for n in sorted(added) if n < vocab_size]
-    _warn_of_lost([*filter(_is_line, extra)], tokenizer, folder)
-    return tuple(f"[unused{n}]" if n in odd else added[n] for n in more)
+    _warn_of_lost(
+        [t for n, t in sorted(added.items()) if n < vocab_size and _is_line(t)],
+        tokenizer,
+        folder,
+    )
+    lines = (
+        tokens[number] if _is_line(tokens[number]) else f"[unused{number}]"
+        for number in more
+    )
+    return dataclasses.replace(tokenizer, vocab=(*vocab, *lines))
 
 
 def _warn_of_lost(

@@ -227,7 +227,7 @@ def _open(path: str) -> Pretrained:
     if not require_checkpoint(path):
         # Before the download, which would be useless without TensorFlow.
         google = _import_google(path)
-        return google.read(released.download(path, google.require_complete))
+        return google.read(released.download(path))
     if _is_huggingface(path):
         return huggingface.read(path)
     if path.endswith(".keras") or files.exists(os.path.join(path, KERAS_FILE)):

@@ -12,10 +12,6 @@ FILES = (
     "bert_model.ckpt.data-00000-of-00001",
 )
 
-# Larger files are refused, before they fill the disk. The largest published
-# vocabulary has 1 MB, and the largest weights have 1.4 GB.
-MOST_BYTES = dict(zip(FILES, (2**16, 2**24, 2**20, 2**31), strict=True))
-
 _NAMES_BY_DATE = {
     "2018_10_18": (
         "uncased_L-12_H-768_A-12",

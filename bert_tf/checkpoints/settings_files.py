@@ -51,12 +51,6 @@ COUNT = Check(is_count, "a positive integer")
 POSITIVE = Check(is_positive, "a positive number")
 RATE = Check(lambda x: is_number(x) and 0 <= x < 1, "a number in [0, 1)")
 OBJECT = Check(lambda value: isinstance(value, dict), "an object")
-OBJECTS = Check(
-    lambda value: (
-        isinstance(value, list) and all(isinstance(x, dict) for x in value)
-    ),
-    "a list of objects",
-)
 TEXT_BY_NAME = Check(
     lambda value: isinstance(value, dict) and are_texts([*value.values()]),
     "an object whose values are strings",

@@ -9,7 +9,6 @@ from absl import logging
 
 from bert_tf.base import files
 from bert_tf.checkpoints import conversion
-from bert_tf.checkpoints.added_words import add_words
 from bert_tf.checkpoints.checkpoint import Pretrained
 from bert_tf.checkpoints.pretrained import open_pretrained, read_config
 from bert_tf.checkpoints.tf1 import require_plain
@@ -56,8 +55,7 @@ def _source(config: ConvertCheckpointConfig) -> Pretrained:
         more["vocab"] = tuple(load_vocab(config.vocab_file))
     if config.do_lower_case is not None:
         more["do_lower_case"] = config.do_lower_case
-    source = dataclasses.replace(source, **more)
-    return add_words(source, config.add_words) if config.add_words else source
+    return dataclasses.replace(source, **more)
 
 
 def _report_metadata(

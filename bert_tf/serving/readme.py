@@ -16,7 +16,7 @@ import keras
 import tensorflow as tf
 
 from bert_tf.base import files
-from bert_tf.base.packages import tensorflow_required
+from bert_tf.errors import tensorflow_required
 from bert_tf.modeling.variables import checkpoint_variables
 from bert_tf.serving.served import Served
 from bert_tf.version import __version__

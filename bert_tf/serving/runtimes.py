@@ -17,8 +17,7 @@ import tensorflow as tf
 from absl import logging
 
 from bert_tf.base import files
-from bert_tf.base.packages import tensorflow_required
-from bert_tf.errors import in_file, reason
+from bert_tf.errors import in_file, reason, tensorflow_required
 from bert_tf.serving.export import EXTRA, MODEL_FILE, at_least
 from bert_tf.serving.masked_words import ServedMaskedLM
 from bert_tf.serving.readme import MODEL_CARD, specs_of

@@ -20,8 +20,13 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.base.packages import tensorflow_required
-from bert_tf.errors import InputError, did_you_mean, listed, wrong_value
+from bert_tf.errors import (
+    InputError,
+    did_you_mean,
+    listed,
+    tensorflow_required,
+    wrong_value,
+)
 from bert_tf.tokenization import packing, vocabulary_file, wordpiece
 from bert_tf.tokenization.graph_normalization import (
     GraphNormalizer,

@@ -129,6 +129,35 @@ class FullTokenizer:
         arguments = pretrained.tokenizer_arguments(path)
         return cls(arguments.pop("vocabulary"), **arguments)
 
+    def with_words(self, words: Iterable[str]) -> Self:
+        """Returns a tokenizer whose vocabulary ends with more words.
+
+        All other tokens keep their ids. Words are added as the tokenizer
+        normalizes them, for example in lower case; those of the vocabulary are
+        skipped.
+
+        Args:
+          words: The words.
+
+        Raises:
+          InputError: If a word can never be one token, such as "covid-19",
+            which the tokenizer always splits.
+        """
+        tokens = dict(self.vocab)
+        for word in words:
+            _require_text(word)
+            parts = self._normalizer(word).split()
+            if len(parts) != 1 or len(parts[0]) > MAX_CHARACTERS_PER_WORD:
+                raise wrong_value(
+                    "A word",
+                    "one word for the tokenizer, of at most "
+                    f"{MAX_CHARACTERS_PER_WORD} characters",
+                    word,
+                    f"It becomes {' '.join(parts)!r}.",
+                )
+            tokens.setdefault(parts[0], len(tokens))
+        return type(self)([*tokens], *self._arguments[1:])
+
     @functools.cached_property
     def vocabulary(self) -> tuple[str, ...]:
         """The tokens in the order of their ids."""

@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import re
 import threading
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -18,45 +17,20 @@ def zip_of(members: Mapping[str, bytes]) -> bytes:
 
 
 class FakeModels:
-    """Files that support `Range: bytes=N-`.
+    """Files on a web server.
 
     Attributes:
       url: The value of BERT_TF_MODELS_URL.
       contents: The files by their paths, such as `/DATE/NAME.zip`.
-      asked: The value of `Range`, or None, of each request.
+      asked: The number of requests.
       cut: The number of bytes after which a connection is closed, if any.
-      has_ranges: Whether `Range` is supported.
-      status: The status of all answers; None for the usual one.
-      may_answer: Answers wait for this event.
     """
 
     def __init__(self, url: str):
         self.url = url
         self.contents: dict[str, bytes] = {}
-        self.asked: list[str | None] = []
+        self.asked = 0
         self.cut: int | None = None
-        self.has_ranges = True
-        self.status: int | None = None
-        self.may_answer = threading.Event()
-        self.may_answer.set()
-
-    def answer(
-        self, path: str, wanted: str | None
-    ) -> tuple[int, dict[str, str], bytes]:
-        """Returns the status, the headers and the body of an answer."""
-        self.asked.append(wanted)
-        self.may_answer.wait(10)
-        if self.status or path not in self.contents:
-            return self.status or 404, {}, b""
-        content = self.contents[path]
-        if not wanted or not self.has_ranges:
-            return 200, {}, content
-        start = int(re.fullmatch(r"bytes=(\d+)-", wanted)[1])
-        size = len(content)
-        if start >= size:
-            return 416, {"Content-Range": f"bytes */{size}"}, b""
-        place = f"bytes {start}-{size - 1}/{size}"
-        return 206, {"Content-Range": place}, content[start:]
 
 
 @contextlib.contextmanager
@@ -65,12 +39,10 @@ def serving() -> Iterator[FakeModels]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
-            status, headers, body = models.answer(
-                self.path, self.headers["Range"]
-            )
-            self.send_response(status)
-            for name, value in headers.items():
-                self.send_header(name, value)
+            models.asked += 1
+            body = models.contents.get(self.path)
+            self.send_response(404 if body is None else 200)
+            body = body or b""
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body[: models.cut])
@@ -85,6 +57,5 @@ def serving() -> Iterator[FakeModels]:
         try:
             yield models
         finally:
-            models.may_answer.set()
             server.shutdown()
             thread.join()

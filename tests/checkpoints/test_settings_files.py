@@ -28,7 +28,15 @@ FILES = {
     TRANSFORMER: {},
     SETTINGS: {},
     TOKENIZER: {},
-    WHOLE: {"added_tokens": []},
+    WHOLE: {
+        "model": {
+            "type": "WordPiece",
+            "unk_token": "[UNK]",
+            "continuing_subword_prefix": "##",
+            "max_input_chars_per_word": 100,
+            "vocab": {"[UNK]": 0},
+        }
+    },
     "added_tokens.json": {},
     METADATA: {},
 }
@@ -71,7 +79,7 @@ def folder(tmp_path):
         (TOKENIZER, {"model_max_length": "512"}, "must be a positive integer"),
         (TOKENIZER, {"model_max_length": 10**400}, "must be a positive int"),
         (TOKENIZER, {"tokenizer_class": 5}, "must be a string"),
-        (WHOLE, {"model": 5}, "model must be an object"),
+        (WHOLE, {"model": 5}, "not a tokenizer"),
         ("added_tokens.json", {"x": 1e30}, "strings with integer ids"),
         (METADATA, {"prompts": {"q": None}}, "whose values are strings"),
         (METADATA, {"max_seq_length": -1}, "must be a positive integer"),

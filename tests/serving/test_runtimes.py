@@ -16,8 +16,7 @@ import pytest
 from checkout import ROOT
 
 from bert_tf.base import files
-from bert_tf.base.packages import MissingPackageError
-from bert_tf.errors import InputError
+from bert_tf.errors import InputError, MissingPackageError
 from bert_tf.jobs.options.convert_saved_model import (
     PACKAGES,
     ConvertSavedModelConfig,

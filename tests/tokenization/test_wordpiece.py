@@ -221,3 +221,18 @@ def test_the_repr_of_a_tokenizer_names_its_options():
     tokenizer = FullTokenizer([*SPECIAL_TOKENS, "a"], strip_accents=False)
     expected = "do_lower_case=True, strip_accents=False>"
     assert repr(tokenizer) == f"<FullTokenizer 6 tokens, {expected}"
+
+
+def test_words_are_appended():
+    tokenizer = FullTokenizer(GOOGLE)
+    larger = tokenizer.with_words(["Éclair", "want", " wanted", "eclair"])
+    assert larger.vocabulary == (*GOOGLE, "eclair", "wanted")
+    assert larger.tokenize("ÉCLAIR unwanted") == [
+        "eclair",
+        "un",
+        "##want",
+        "##ed",
+    ]
+    for word in ("ab-cd", "new word", "中文", "\u200b", "##ad", "e" * 201):
+        with pytest.raises(InputError, match="A word must be one word for"):
+            tokenizer.with_words([word])

@@ -12,10 +12,15 @@ import shlex
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bert_tf.base.packages import missing
 from bert_tf.corpus.engines import pipeline
 from bert_tf.corpus.settings import CLUSTER_SIZES, CreationConfig, PieceSizes
-from bert_tf.errors import InputError, did_you_mean, listed, wrong_value
+from bert_tf.errors import (
+    InputError,
+    did_you_mean,
+    listed,
+    missing,
+    wrong_value,
+)
 
 if TYPE_CHECKING:
     import apache_beam as beam

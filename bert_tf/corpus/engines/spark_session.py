@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from absl import logging
 
-from bert_tf.base.packages import missing
-from bert_tf.errors import InputError
+from bert_tf.errors import InputError, missing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

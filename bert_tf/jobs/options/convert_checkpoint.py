@@ -55,11 +55,6 @@ class ConvertCheckpointConfig(Options):
         "patterns, as in --drop='*/Adam,*/Adam_1,beta?_power'.",
         default=(),
     )
-    add_words: str | None = option(
-        "Text file with a word per line to append to the vocabulary. The "
-        "embedding of a new word is the mean of its old tokens' embeddings.",
-        default=None,
-    )
     verify: bool = option(
         "Whether to run both models and compare their outputs.", default=False
     )
@@ -82,6 +77,4 @@ class ConvertCheckpointConfig(Options):
             require_keeps_optimizer(self.to)
         if not files.is_remote(self.input):
             require_checkpoint(self.input)
-        checks.require_files(
-            self.bert_config_file, self.vocab_file, self.add_words
-        )
+        checks.require_files(self.bert_config_file, self.vocab_file)

@@ -23,7 +23,7 @@ import dataclasses
 import importlib.util
 
 from bert_tf.base.options import Options, option
-from bert_tf.base.packages import missing
+from bert_tf.errors import missing
 from bert_tf.jobs.options import checks
 
 # The packages that convert and run models for other runtimes, by extra.
