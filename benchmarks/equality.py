@@ -67,8 +67,6 @@ class Workload(NamedTuple):
     write: Callable[[pathlib.Path], Mapping[str, object]]
     training: Mapping[str, object]  # STEPS steps.
     evaluation: Mapping[str, object] = {}
-    # More flags that make the numbers independent of the batch.
-    alike: Mapping[str, object] = {}
 
 
 _OPTIMIZER = {
@@ -102,7 +100,6 @@ WORKLOADS = {
             "eval_batch_size": 3,
             "predict_batch_size": 2,
         },
-        {"padding": "max_length"},
     ),
     "ragged": Workload(
         "benchmarks/ragged_epochs.py", lambda folder: {}, _STEPS
@@ -268,7 +265,6 @@ def answer_rows(
             "jit_compile": "false",
         }
         if alike:
-            flags |= workload.alike
             for flag in flags:
                 if flag.endswith("_batch_size"):
                     flags[flag] *= layout.replicas

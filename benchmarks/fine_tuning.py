@@ -10,9 +10,8 @@ docs/reports/results.md has the recipe. Each side uses its best padding. The
 peer's first classifier is also evaluated by our script: equal numbers show that
 both sides read, encode and compute in the same way.
 
-`--variants=ours,ours_static` compares batches by length with batches padded to
---max_seq_length; `--variants=ours,ours_fit,keras_hub` compares our script with
-our text model and with KerasHub's.
+`--variants=ours,ours_fit,keras_hub` compares our script with our text model and
+with KerasHub's.
 
 Rerun a stopped command to resume. The page is written from several files:
 
@@ -62,7 +61,6 @@ USAGE = {"eval_loss", "global_step", "train_seconds"}
 TITLES = {
     OURS: "bert_tf",
     PEER: "Hugging Face Trainer",
-    "ours_static": "bert_tf, static padding",
     FIT: "bert_tf, TextClassifier.fit",
     KERAS_HUB: "KerasHub, BertTextClassifier.fit",
 }
@@ -152,8 +150,6 @@ def begin(config: FineTuningConfig) -> Comparison:
       InputError: The file has results of different settings or machines.
     """
     title, _ = TASKS[config.task_name]
-    if "ours_static" in config.variants:
-        title += ": batches by length, static padding"
     weights, data = (
         "/".join(pathlib.Path(path).parts[-2:])
         for path in (config.recipe()["init_checkpoint"], config.data_dir)
@@ -231,7 +227,6 @@ def command_of(
         "do_eval": True,
         # Like PyTorch's AdamW.
         "adam_bias_correction": True,
-        "padding": "max_length" if side == "ours_static" else "auto",
     }
     is_squad = config.task_name == "squad"
     script = "run_squad.py" if is_squad else "run_classifier.py"

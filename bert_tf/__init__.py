@@ -17,7 +17,6 @@ from bert_tf.base import start_tensorflow
 _PUBLIC = {
     "config": ["BertConfig"],
     "errors": ["InputError"],
-    "modeling.feature_tagger": ["BertFeatureTagger"],
     "modeling.heads": [
         "BertClassifier",
         "BertMultipleChoice",

@@ -25,6 +25,10 @@ from bert_tf.errors import (
 )
 
 ACTIVATIONS = ("gelu_tanh", "gelu_erf", "relu", "tanh", "linear")
+# How the vectors of a text's tokens become one: the vector of [CLS], their mean
+# or their maximum.
+TOKEN_POOLINGS = ("cls", "mean", "max")
+
 ATTENTION_DIRECTIONS = ("bidirectional", "left_to_right")
 
 # The largest float32.

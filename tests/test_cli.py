@@ -238,7 +238,6 @@ def test_flags_and_options_agree(name):
         name: option.choices[0] if option.choices else words[kind]
         for name, (kind, option) in known.items()
     }
-    given |= {"mask_share": "0.8", "random_share": "0.1", "keep_share": "0.1"}
 
     def parse(names):
         values = in_process.flags_of(job)

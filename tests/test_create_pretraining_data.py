@@ -82,8 +82,6 @@ def test_flags_are_recorded_in_the_manifest(work, launch, capsys):
         "strip_accents": True,
         "do_whole_word_mask": True,
         "max_seq_length": 17,
-        "mask_share": 0.5,
-        "keep_share": 0.4,
         "errors": "ignore",
     }
     words = [f"--{name}={value}" for name, value in expected.items()]
@@ -96,7 +94,6 @@ def test_flags_are_recorded_in_the_manifest(work, launch, capsys):
     ("flags", "message"),
     [
         (["--input_file=nothing*.txt"], "nothing*.txt"),
-        (["--mask_share=0.7"], "a sum of 1; got 0.7, 0.1 and 0.1"),
         (["--output_file=/proc/none/x"], "/proc/none/x"),
         (["--output_file=link/text.txt"], "would overwrite the text"),
         (["--output_file=link/vocab.txt"], "would overwrite the vocabulary"),

@@ -47,7 +47,6 @@ def run(start, tmp_path_factory):
         init_checkpoint=start,
         task_name="SST-2",
         lora_rank=3,
-        lora_alpha=6,
         do_eval=True,
         do_predict=True,
         save_checkpoints_steps=3,
@@ -87,7 +86,7 @@ def test_the_release_is_a_plain_model(start, done):
     )
     layer = min(kernels).removesuffix("/kernel")
     a, b = (adapters[f"{layer}/lora_kernel_{half}"] for half in "ab")
-    np.testing.assert_allclose(change, 6 / 3 * a @ b, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(change, a @ b, rtol=1e-4, atol=1e-6)
 
 
 def test_checkpoints_have_the_moments_of_trained_weights_only(done):
@@ -112,7 +111,7 @@ def test_the_adapters_load_on_the_initial_checkpoint(start, done):
 )
 def test_predictions_without_the_flag(source, done, copy, run, tmp_path):
     """From training checkpoints, whose adapters are merged, and the release."""
-    options = {**ANSWERS, "lora_rank": None, "lora_alpha": None}
+    options = {**ANSWERS, "lora_rank": None}
     options["init_checkpoint"] = None
     folder = copy if source == "folder" else tmp_path / "new"
     if source == "release":
@@ -140,12 +139,8 @@ def test_a_run_resumes_bit_for_bit(done, copy, run):
 def test_options_that_do_not_fit(copy, run, tmp_path, capsys):
     """They would find other variables in the checkpoints, or do nothing."""
     for rank, name in ((None, "null"), (2, "2")):
-        error = error_of(capsys, run, copy, lora_rank=rank, lora_alpha=None)
+        error = error_of(capsys, run, copy, lora_rank=rank)
         assert f"with lora_rank 3, and this run has lora_rank {name}" in error
-    error = error_of(capsys, run, copy, lora_alpha=None)
-    assert "with lora_alpha 6.0, and this run has lora_alpha 3" in error
-    error = error_of(capsys, run, tmp_path / "new", lora_rank=None)
-    assert "--lora_alpha has no effect without --lora_rank" in error
     error = error_of(capsys, run, tmp_path / "new", num_frozen_layers=1)
     assert "--num_frozen_layers has no effect with --lora_rank" in error
     model = fine_tuning_runs.write_model(tmp_path)

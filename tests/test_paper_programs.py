@@ -15,6 +15,7 @@ import pytest
 from bert_tf.base import options
 from bert_tf.errors import InputError
 
+FEATURE_SCRIPT = "examples/paper/feature_ner.py"
 SMALL = {
     "num_seeds": 2,
     "vocab_size": 31,
@@ -61,8 +62,8 @@ def test_table_5_and_resuming(scripts, inputs, tmp_path, capsys):
         if script == "run_pretraining.py":
             return {}
         accuracy = 0.7 + int(given["random_seed"]) / 10
-        accuracy -= "bilstm_head" in given
-        f1 = 61.5 if script == "run_squad.py" else 0.7
+        accuracy -= "bilstm" in script
+        f1 = 61.5 if script.endswith("squad.py") else 0.7
         return {"eval_accuracy": accuracy, "eval_f1": f1}
 
     scripts.score = score
@@ -91,14 +92,14 @@ def test_table_5_and_resuming(scripts, inputs, tmp_path, capsys):
         ("16", "15", "15", True, "left_to_right"),
         ("64", None, "15", True, "left_to_right"),
     ]
-    tuned = scripts.of("run_classifier.py")
-    assert len(tuned) == 4 * 2 * 2
+    on_bilstm = scripts.of("examples/paper/bilstm_classifier.py")
+    tuned = scripts.of("run_classifier.py") + on_bilstm
+    assert (len(tuned), len(on_bilstm)) == (4 * 2 * 2, 2 * 2)
     assert {flags["num_train_epochs"] for flags in tuned} == {"2.0"}
     assert {flags["init_checkpoint"] for flags in tuned} == {
         f"{flags['output_dir']}/release" for flags in models
     }
     first = scripts.of("run_squad.py")[0]
-    assert first["predict_file"] == str(tmp_path / "dev-v1.1.json")
     assert {"do_train", "do_predict", "do_eval"} <= {*first}
     rows = table_of("ablation_tasks", tmp_path)
     assert rows[0] == [
@@ -122,7 +123,8 @@ def test_table_5_and_resuming(scripts, inputs, tmp_path, capsys):
 
 def test_table_6(scripts, inputs, tmp_path, capsys):
     def score(script, given):
-        loss = 2.0 if given.get("model_size") == "L-1_H-96_A-12" else 1.5
+        is_small = "L-1_H-96_A-12" in given.get("bert_config_file", "")
+        loss = 2.0 if is_small else 1.5
         return {
             "eval_accuracy": 0.5,
             "eval_f1": 0.7,
@@ -200,7 +202,7 @@ def test_table_7(scripts, inputs, tmp_path, capsys):
     given = {
         "conll_dir": inputs["conll_dir"],
         "init_checkpoint": "bert",
-        "also": "--keep_checkpoint_max=2,--jit_compile=false",
+        "also": "--gradient_checkpointing,--jit_compile=false",
         "lstm_size": 5,
     }
     assert launch("feature_based", given, tmp_path) == 1
@@ -212,30 +214,32 @@ def test_table_7(scripts, inputs, tmp_path, capsys):
     assert rows[1] == ["Embeddings", "90.0 ± 0.00", "91.0"]
     assert rows[2] == ["Second-to-Last Hidden", "90.0", "95.6"]
     assert launch("feature_based", given, tmp_path) == 0
-    runs = scripts.of("run_ner.py")
-    assert len(runs) == 7 * 2
-    assert {flags["keep_checkpoint_max"] for flags in runs} == {"2"}
-    rates = [(flags.get("lstm_size"), flags["learning_rate"]) for flags in runs]
-    assert rates[0] == (None, "0.00025")
-    assert {*rates[2:]} == {("5", "0.001")}
+    tuned, runs = (scripts.of(name) for name in ("run_ner.py", FEATURE_SCRIPT))
+    assert (len(tuned), len(runs)) == (2, 6 * 2)
+    assert {flags["jit_compile"] for flags in tuned + runs} == {"false"}
+    assert {flags["learning_rate"] for flags in tuned} == {"0.00025"}
+    rates = {(flags["lstm_size"], flags["learning_rate"]) for flags in runs}
+    assert rates == {("5", "0.001")}
     given = {**inputs, "num_seeds": 1}
     assert launch("feature_based", given, tmp_path) == 0
     [made] = scripts.of("run_pretraining.py")
-    starts = [run["init_checkpoint"] for run in scripts.of("run_ner.py")[-7:]]
-    assert {*starts} == {f"{made['output_dir']}/release"}
+    runs = [scripts.of("run_ner.py")[-1], *scripts.of(FEATURE_SCRIPT)[-6:]]
+    starts = {run["init_checkpoint"] for run in runs}
+    assert starts == {f"{made['output_dir']}/release"}
 
 
 def test_table_8(scripts, inputs, tmp_path):
     scripts.score = lambda script, given: {
         "eval_accuracy": 0.5,
-        "eval_f1": 0.25 if "mode" in given else 0.75,
+        "eval_f1": 0.25 if script == FEATURE_SCRIPT else 0.75,
     }
     given = {**inputs, "tasks": "SST-2", "num_seeds": 1}
     assert launch("ablation_masking", given, tmp_path) == 0
-    made = scripts.of("create_pretraining_data.py")
     # The first row has the default shares.
-    shares = [(f.get("mask_share"), f.get("keep_share")) for f in made]
-    assert shares[:3] == [(None, None), ("1.0", "0.0"), ("0.8", "0.0")]
+    assert len(scripts.of("create_pretraining_data.py")) == 1
+    made = scripts.of("examples/paper/masked_examples.py")
+    shares = [(f["mask_share"], f["keep_share"]) for f in made]
+    assert shares[:2] == [("1.0", "0.0"), ("0.8", "0.0")]
     rows = table_of("ablation_masking", tmp_path)
     assert rows[1] == [
         *("100%", "0%", "0%", "50.0", ""),
@@ -248,7 +252,9 @@ def flags_of(scripts):
     found = {}
     for script, given in scripts.commands:
         for flag, value in given.items():
-            values = found.setdefault((script.removesuffix(".py"), flag), [])
+            if flag == "bert_config_file":
+                value = pathlib.Path(value).stem
+            values = found.setdefault((pathlib.Path(script).stem, flag), [])
             if value not in values:
                 values.append(value)
     return found
@@ -259,11 +265,11 @@ def flags_of(scripts):
     [
         (
             "ablation_tasks",
-            {"vocab_file": __file__},
+            {"vocab_file": "words"},
             {
                 ("create_vocab", "vocab_size"): None,
-                ("create_pretraining_data", "vocab_file"): [__file__],
-                ("run_pretraining", "vocab_file"): [__file__],
+                ("create_pretraining_data", "vocab_file"): ["words"],
+                ("run_pretraining", "vocab_file"): ["words"],
             },
         ),
         (
@@ -278,7 +284,7 @@ def flags_of(scripts):
             "ablation_size",
             {"layers_divisor": 2, "hidden_divisor": 64, "tasks": "MRPC"},
             {
-                ("run_pretraining", "model_size"): [
+                ("run_pretraining", "bert_config_file"): [
                     *("L-1_H-12_A-12", "L-3_H-12_A-3", "L-3_H-12_A-12"),
                     *("L-6_H-12_A-12", "L-6_H-16_A-16", "L-12_H-16_A-16"),
                 ]
@@ -288,13 +294,16 @@ def flags_of(scripts):
             "feature_based",
             {"feature_learning_rate": 0.5, "feature_num_train_epochs": 9},
             {
-                ("run_ner", "learning_rate"): ["0.00025", "0.5"],
-                ("run_ner", "num_train_epochs"): ["3.0", "9.0"],
+                ("feature_ner", "learning_rate"): ["0.5"],
+                ("feature_ner", "num_train_epochs"): ["9.0"],
             },
         ),
     ],
 )
-def test_options(scripts, inputs, tmp_path, name, given, expected):
+def test_options(scripts, inputs, tmp_path, monkeypatch, name, given, expected):
+    monkeypatch.chdir(tmp_path)
+    words = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a")
+    (tmp_path / "words").write_text("\n".join(words))
     scripts.score = lambda script, given: dict.fromkeys(
         ("eval_accuracy", "eval_f1", "masked_lm_loss"), 0.5
     )

@@ -77,7 +77,6 @@ def inputs(tmp_path_factory):
         "tpu_zone": "europe-west4-a",
         "gcp_project": "mine",
         "master": "grpc://10.0.0.2:8470",
-        "glue_submission": True,
         "class_weights": "balanced",
     }
 
@@ -227,12 +226,10 @@ def two_devices(monkeypatch):
     """The flags of a run on two CPUs, with full padding."""
     makers = distribution._MAKERS
     monkeypatch.setitem(makers, "mirrored", lambda _: toy_task.two_devices())
-    return {"distribution_strategy": "mirrored", "padding": "max_length"}
+    return {"distribution_strategy": "mirrored"}
 
 
-def test_predictions_are_equal_with_any_padding_and_devices(
-    done, run, tmp_path, two_devices
-):
+def test_predictions_are_equal_on_any_devices(done, run, tmp_path, two_devices):
     """The release predicts in a new folder."""
     given = {"init_checkpoint": done / "release", **WITHOUT_FILES}
     run(tmp_path, **ANSWERS, **given, **two_devices)
@@ -241,9 +238,7 @@ def test_predictions_are_equal_with_any_padding_and_devices(
 
 
 @pytest.mark.slow
-def test_training_is_equal_with_any_padding_and_devices(
-    run, tmp_path, two_devices
-):
+def test_training_is_equal_on_any_devices(run, tmp_path, two_devices):
     """Each batch has all examples."""
     changes = {
         **fine_tuning_runs.write_model(
@@ -252,11 +247,11 @@ def test_training_is_equal_with_any_padding_and_devices(
         **{"init_checkpoint": None, "head_dropout": 0.0},
         **{"train_batch_size": 12, "num_train_epochs": 3},
     }
-    run(tmp_path / "longest", **changes, padding="longest")
+    run(tmp_path / "alone", **changes)
     run(tmp_path / "mirrored", **changes, **two_devices)
     ours, theirs = (
         weights(tmp_path / name / "model.ckpt-3")
-        for name in ("longest", "mirrored")
+        for name in ("alone", "mirrored")
     )
     # The gradient of key biases is rounding only, which Adam amplifies.
     for name in [name for name in ours if name.endswith("key/bias")]:

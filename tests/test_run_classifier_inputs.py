@@ -59,11 +59,6 @@ def says(run, capsys, tmp_path):
         ({"class_weights": "1,2,3"}, "--class_weights must be 2 numbers, one"),
         ({"class_weights": "1,x"}, "a number for each label, or balanced for"),
         ({"num_frozen_layers": 2}, "--num_frozen_layers must be at most 1"),
-        ({"glue_submission": True}, "--glue_submission needs --do_predict"),
-        (
-            {"glue_submission": True, "task_name": "nsmc"},
-            "a task of GLUE; got --task_name=nsmc",
-        ),
         ({"distribution_strategy": "tpu"}, "--tpu_name=local"),
     ],
 )
@@ -151,9 +146,7 @@ def test_a_model_of_other_labels(run, done, tmp_path, capsys, caplog):
     assert "another task: its head has 2 outputs" in caplog.text
 
 
-def test_labels_with_other_names_are_mapped_on_request(
-    says, run, done, tmp_path, caplog
-):
+def test_labels_with_other_names_are_refused(says, done, tmp_path):
     flags = {
         **ANSWERS,
         "task_name": "mrpc",
@@ -162,8 +155,6 @@ def test_labels_with_other_names_are_mapped_on_request(
     }
     expected = "labels are entailment, not_entailment; mrpc has 0, 1."
     assert expected in says(**flags)
-    run(tmp_path / "out", **flags, allow_label_mapping=True)
-    assert "not_entailment are assigned to 0, 1, in this order" in caplog.text
 
 
 # The output folder.
@@ -188,7 +179,7 @@ def test_a_run_is_replaced_if_the_new_one_is_valid(
     overwrite(**spoilt("train.tsv", 4, "x"))
     error = overwrite(init_checkpoint=done / "release")
     assert "which this run reads" in error
-    assert "needs --do_train" in overwrite(**ANSWERS)
+    assert "without --do_train" in overwrite(**ANSWERS)
     folder = shutil.copytree(done, tmp_path / "copy")
     (folder / "notes.txt").write_text("mine")
     qnli = sentence_files.write(tmp_path / "qnli", "qnli")

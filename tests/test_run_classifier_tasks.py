@@ -19,7 +19,6 @@ CUSTOM = {
     "csv": {
         "text_a_column": "first",
         "text_b_column": "3",
-        "id_column": "name",
     },
     "jsonl": {},
     "multi_label": {"problem": "multi_label"},
@@ -74,8 +73,8 @@ def finish(tmp_path_factory):
     @functools.cache
     def finish(task):
         folder = tmp_path_factory.mktemp(task)
-        flags = {"do_predict": True, "glue_submission": bool(EXPECTED[task][2])}
-        flags |= {"num_train_epochs": 1, **flags_of(task, folder)}
+        flags = {"do_predict": True, "num_train_epochs": 1}
+        flags |= flags_of(task, folder)
         run(folder / "out", **flags)
         return folder
 
@@ -122,7 +121,7 @@ def test_a_model_of_mnli_predicts_ax(finish, tmp_path):
     mnli = finish("mnli")
     shutil.copytree(mnli / "out", tmp_path / "out")
     flags = {**ANSWERS, "do_eval": None, "task_name": "ax"}
-    flags |= {"data_dir": mnli / "data", "glue_submission": True}
+    flags["data_dir"] = mnli / "data"
     run(tmp_path / "out", **flags)
     run(tmp_path / "new", **flags, init_checkpoint=mnli / "out" / "release")
     answers, others = (

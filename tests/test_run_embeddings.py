@@ -230,7 +230,6 @@ def test_training_is_equal_with_any_devices(run, tmp_path, two_devices):
             "No pair has a negative",
         ),
         ({"task_name": "mrpc"}, "mrpc has no similarities. Pass one of sts-b"),
-        ({"bilstm_head": True}, "--bilstm_head"),
         ({"label_column": "label"}, "label"),
     ],
 )

@@ -2,23 +2,17 @@
 
 import functools
 import json
-import shutil
 
 import conll_files
 import fine_tuning_runs
-import in_process
-import numpy as np
 import pytest
 from fine_tuning_runs import (
     ANSWERS,
     error_of,
     names_in,
-    read,
     results,
-    weights,
 )
 
-from bert_tf.checkpoints import conversion
 from bert_tf.checkpoints.pretrained import open_pretrained
 from bert_tf.kinds.tags.conll_files import read_conll
 from bert_tf.tasks.metrics import entity_scores
@@ -26,12 +20,6 @@ from bert_tf.tasks.metrics import entity_scores
 pytestmark = pytest.mark.usefixtures("eagerly")
 
 NAMES = ("f1", "precision", "recall")
-FEATURE_BASED = {
-    "mode": "feature_based",
-    "feature_layers": "second_to_last",
-    "lstm_size": 5,
-}
-FINE_TUNING = dict.fromkeys(FEATURE_BASED)
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +113,7 @@ def test_results_agree_with_the_predictions(done):
 
 
 def test_the_release_gives_the_same_tags(done, run, data_dir, tmp_path):
-    """Padded, with the files of the release only, and words without tags."""
+    """With the files of the release only, and words without tags."""
     released = open_pretrained(str(done / "release"))
     assert (released.head, released.labels) == ("token", conll_files.LABELS)
     words = (data_dir / "test.txt").read_text(encoding="utf-8").split("\n")
@@ -137,7 +125,6 @@ def test_the_release_gives_the_same_tags(done, run, data_dir, tmp_path):
         init_checkpoint=done / "release",
         bert_config_file=None,
         vocab_file=None,
-        padding="max_length",
         test_file=bare,
     )
     assert_same_predictions(tmp_path, done, columns=1)
@@ -163,15 +150,6 @@ def test_other_names_of_labels_are_logged(done, run, tmp_path, caplog):
         ({"tag_column": 3}, "--tag_column must be from -3 to 2"),
         ({"labels": "O,B-PER"}, "is not one of the labels O and B-PER"),
         ({"do_train": None, "do_eval": True}, "Pass --do_train or --labels"),
-        ({"feature_layers": "last"}, "has no effect with --mode=fine_tuning"),
-        (
-            {**FEATURE_BASED, "feature_layers": "sum_last_four"},
-            "a model with 1 layers; got 'sum_last_four'",
-        ),
-        (
-            {**FEATURE_BASED, "num_frozen_layers": 1},
-            "--num_frozen_layers has no effect with --mode=feature_based",
-        ),
     ],
 )
 def test_invalid_flags_and_files_are_errors(
@@ -185,105 +163,11 @@ def test_a_folder_of_other_labels_is_not_overwritten(done, run, capsys):
     assert "run with labels" in error_of(capsys, run, done, labels=labels)
 
 
-# The feature-based mode.
-
-
-@pytest.fixture(scope="module")
-def start(tmp_path_factory):
-    """The release of a classifier, whose encoder is used."""
-    folder = tmp_path_factory.mktemp("start") / "release"
-    # Smaller random models hardly distinguish words.
-    changes = {"num_hidden_layers": 2, "hidden_size": 32}
-    return fine_tuning_runs.write_release(folder, ("yes", "no"), **changes)
-
-
-@pytest.fixture(scope="module")
-def run_features(start, data_dir):
-    """Runs the script in the feature-based mode."""
-    return functools.partial(
-        fine_tuning_runs.run,
-        "run_ner",
-        data_dir=data_dir,
-        init_checkpoint=start,
-        **FEATURE_BASED,
-    )
-
-
-@pytest.fixture(scope="module")
-def features(run_features, tmp_path_factory):
-    """The folder of a feature-based run that does everything."""
-    folder = tmp_path_factory.mktemp("features")
-    run_features(folder, do_eval=True, do_predict=True)
-    return folder
-
-
-def test_only_the_new_layers_are_trained(features, start):
-    released = read(features / "release" / "bert_model.ckpt")
-    before = weights(start / "bert_model.ckpt")
-    encoder = {name for name in before if name.startswith("bert/")}
-    assert len(encoder) == 5 + 2 * 16 + 2
-    for name in encoder:
-        np.testing.assert_array_equal(released[name], before[name], name)
-    new = released.keys() - encoder
-    assert len(new) == 2 * 2 * 3 + 2
-    assert {name.split("/")[0] for name in new} == {"features_second_to_last"}
-    [checkpoint] = features.glob("model.ckpt-*.index")
-    tensors = read(checkpoint.with_suffix(""))
-    trained = {n.removesuffix("/adam_m") for n in tensors if "adam_m" in n}
-    assert trained == new
-    opened = open_pretrained(str(features / "release"))
-    assert (opened.labels, opened.head) == (conll_files.LABELS, "encoder")
-    planned = conversion.plan(opened, "huggingface", drop=["features_*"])
-    assert all(n.startswith("bert/") for n in planned.target.weights.shapes)
-
-
 @pytest.mark.slow
-def test_release_and_folder_give_the_same_tags(
-    features, run_features, tmp_path
-):
-    """The release in another folder, padded; the folder without checkpoints."""
-    given = {"init_checkpoint": features / "release", "padding": "max_length"}
-    run_features(tmp_path / "new", **ANSWERS, **given)
-    assert_same_predictions(tmp_path / "new", features)
-    folder = tmp_path / "copy"
-    shutil.copytree(features, folder)
-    for path in (*folder.glob("model.ckpt-*"), folder / "checkpoint"):
-        path.unlink()
-    run_features(folder, **ANSWERS, init_checkpoint=None)
-    assert_same_predictions(folder, features)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message", "lacking"),
-    [
-        (FINE_TUNING, 'this run has mode "fine_tuning"', "output_weights"),
-        (
-            {"feature_layers": "last"},
-            'this run has feature_layers "last"',
-            "features_last/",
-        ),
-    ],
-)
-def test_another_mode_is_another_model(
-    features, run_features, tmp_path, capsys, changes, message, lacking
-):
-    """Even if its weights have the same shapes."""
-    assert message in error_of(capsys, run_features, features, **changes)
-    changes = {**ANSWERS, **changes, "init_checkpoint": features / "release"}
-    run_features(tmp_path, status=1, **changes)
-    used = in_process.the_error(capsys, "run_ner")
-    assert f"is not a fine-tuned model: it lacks {lacking}" in used
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", ["fine_tuning", "feature_based"])
-def test_words_are_learned(run, run_features, tmp_path, mode):
+def test_words_are_learned(run, tmp_path):
     """The training set has every word about ten times."""
     train = tmp_path / "train.txt"
     train.write_text(conll_files.text_of("more", 60), encoding="utf-8")
     flags = {"do_eval": True, "num_train_epochs": 12, "train_file": train}
-    if mode == "fine_tuning":
-        run(tmp_path / "out", **flags)
-    else:
-        run_features(tmp_path / "out", **flags, lstm_size=31)
+    run(tmp_path / "out", **flags)
     assert results(tmp_path / "out")["eval_f1"] > 0.9

@@ -268,19 +268,6 @@ def test_the_release_records_the_casing_and_the_activation(
 # ---------------------------------------------------------------- variants
 
 
-def test_initial_weights_and_dropout(run, tmp_path):
-    """The release records what the flags change in the configuration."""
-    changes = {"initializer_range": 0.05, "dropout_rate": 0.0}
-    run(tmp_path, num_train_steps=1, learning_rate=1e-9, **changes)
-    released = open_pretrained(tmp_path / "release").config
-    assert released.initializer_range == 0.05
-    assert released.hidden_dropout_prob == 0
-    assert released.attention_probs_dropout_prob == 0
-    table = read(tmp_path / "model.ckpt-1")["bert/embeddings/word_embeddings"]
-    # The normal distribution is cut at two deviations.
-    assert np.abs(table).max() == pytest.approx(0.1, rel=0.1)
-
-
 @pytest.mark.parametrize(
     "precision", ["bfloat16", pytest.param("float16", marks=pytest.mark.slow)]
 )

@@ -124,7 +124,6 @@ def test_the_release_gives_the_same_answers(done, run, tmp_path):
         bert_config_file=None,
         vocab_file=None,
         train_file=None,
-        padding="max_length",
         predict_batch_size=3,
     )
     assert not (folder / "eval_results.txt").exists()

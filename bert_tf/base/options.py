@@ -61,7 +61,7 @@ class Option:
         a search has several settings, and several trainings have several
         seeds. "score": which model is the best. Empty: none of these.
       needs: What the option needs to have an effect: another option,
-        "teacher", an option with a value, "mode=feature_based", or one of
+        "teacher", an option with a value, "task_name=custom", or one of
         several, "task_name=custom or unlabeled_file". Requirements on options
         that a job does not have are ignored.
     """
@@ -183,7 +183,7 @@ class Options:
         if name not in self.__dataclass_fields__:
             return True
         value = getattr(self, name)
-        return value.lower() == wanted if wanted else value is not None
+        return value.lower() == wanted if wanted else value not in (None, False)
 
     def with_fallbacks(self) -> "typing.Self":
         """Returns a copy in which fallbacks are filled in."""

@@ -162,11 +162,6 @@ class Pretrained:
         values = {name: getattr(self, name) for name in _TRAINED_WITH}
         return {name: v for name, v in values.items() if v is not None}
 
-    @property
-    def bilstm_head(self) -> bool:
-        """Whether there is a BiLSTM between the encoder and the head."""
-        return any(name.startswith("bilstm/") for name in self.weights.shapes)
-
 
 # The files beside the weights of a TF1 checkpoint or a .keras file.
 

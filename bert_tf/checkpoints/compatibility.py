@@ -23,7 +23,6 @@ class Wanted:
     Attributes:
       head: A key of `interop.huggingface_names.HEADS`.
       kind: The kind of task, see `FineTuningTask`.
-      bilstm_head: Whether the head is on top of a BiLSTM.
       problem_type: What the labels of a classifier mean.
       num_outputs: The number of outputs.
       labels: The names of the classes.
@@ -31,7 +30,6 @@ class Wanted:
 
     head: str | None
     kind: str | None = None
-    bilstm_head: bool | None = None
     problem_type: str | None = None
     num_outputs: int | None = None
     labels: Sequence[str] | None = None
@@ -54,9 +52,6 @@ def head_difference(
     shape = shapes.get("output_weights")
     if shape is None and _SPAN_WEIGHTS not in shapes:
         return None
-    has_bilstm = pretrained.bilstm_head
-    if wanted.bilstm_head not in (None, has_bilstm):
-        return f"it has {'a' if has_bilstm else 'no'} BiLSTM"
     for name, theirs in (
         ("head", pretrained.head),
         ("kind", pretrained.kind or pretrained.head),
@@ -142,7 +137,7 @@ def require_teacher(teacher: Any, task: Any, name: str) -> None:
 
     Args:
       teacher: The checkpoint of the teacher.
-      task: The task of the student, with the teacher's `bilstm_head`.
+      task: The task of the student.
       name: The name of the teacher in messages.
     """
     if teacher.config is None or teacher.vocab is None:

@@ -158,12 +158,6 @@ def _check_source(
             "the head cannot be determined from the names of the variables. "
             f"Pass `head`, one of {listed(HEADS, last='or')}.",
         )
-    if source.bilstm_head and head != "encoder":
-        raise in_file(
-            path,
-            "no format supports a BiLSTM between encoder and head. "
-            "`head=encoder` `drop='bilstm/*'` converts the encoder.",
-        )
     if config is None:
         raise in_file(
             path,

@@ -351,13 +351,11 @@ def make_model(
     accepted = options_of(model_class)
     has_pooler = "bert/pooler/dense/bias" in pretrained.weights
     defaults: dict[str, Any] = {"add_pooling_layer": has_pooler}
-    if pretrained.head in (None, head):
-        defaults["bilstm_head"] = pretrained.bilstm_head
     if pretrained.classifier_dropout is not None:
         # As in transformers, for a new head too.
         defaults["dropout"] = pretrained.classifier_dropout
     options = {n: x for n, x in defaults.items() if n in accepted} | options
-    wanted = Wanted(head, kind, options.get("bilstm_head"))
+    wanted = Wanted(head, kind)
     has_head = True
     if "num_labels" in accepted:
         has_head, wanted = _wanted_classes(

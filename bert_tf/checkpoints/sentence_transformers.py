@@ -26,6 +26,7 @@ from bert_tf.checkpoints.settings_files import (
     Check,
     are_texts,
 )
+from bert_tf.config import TOKEN_POOLINGS
 from bert_tf.errors import in_file, listed, shortened
 
 MODULES = "modules.json"
@@ -39,8 +40,6 @@ _ORDERS = (
     ["Transformer", "Pooling"],
     ["Transformer", "Pooling", "Normalize"],
 )
-# The poolings of both projects, under the same names.
-_POOLINGS = ("cls", "max", "mean")
 # In older files each pooling is a key that is true or false.
 _LEGACY = {
     "pooling_mode_cls_token": "cls",
@@ -178,7 +177,7 @@ def _pooling(
         modes = modes or ["mean"]
     modes = [modes] if isinstance(modes, str) else list(modes)
     faults = []
-    if len(modes) != 1 or modes[0] not in _POOLINGS:
+    if len(modes) != 1 or modes[0] not in TOKEN_POOLINGS:
         faults.append(f"Pooling with {listed(map(_in_one_line, modes))}")
     if config.get("include_prompt") is False and any(prompts.values()):
         faults.append("Pooling without the prompt")

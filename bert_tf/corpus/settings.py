@@ -110,15 +110,11 @@ class CreationConfig(Options):
         "--nonext_sentence writes one segment of consecutive text.",
         default=True,
     )
-    mask_share: float = option(
-        "Fraction of the masked tokens that become [MASK].", default=0.8
-    )
-    random_share: float = option(
-        "Fraction of the masked tokens that become a random word.", default=0.1
-    )
-    keep_share: float = option(
-        "Fraction of the masked tokens that are left unchanged.", default=0.1
-    )
+    # The fractions of the masked tokens that become [MASK], become a random
+    # word and stay as they are; table 8 of the paper.
+    mask_share: float = 0.8
+    random_share: float = 0.1
+    keep_share: float = 0.1
     errors: str = option(
         "What to do about bytes that are not UTF-8. strict: stop with an "
         "error. replace: write U+FFFD instead. ignore: leave them out.",

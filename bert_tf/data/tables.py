@@ -30,7 +30,7 @@ Check = Callable[[Mapping[str, Any], Mapping[str, Any], str], None]
 
 # The largest limit that csv accepts where a C long has 32 bits.
 _LONGEST_FIELD = 2**31 - 1
-_FIX_THE_ROW = " Fix the row or pass `skip_malformed_rows`."
+_FIX_THE_ROW = " Fix the row."
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -112,8 +112,7 @@ def _read_objects(
             raise in_file(
                 where,
                 f"no key {lacking!r}; the keys are "
-                f"{listed(value, quote=True)}. Add it (null is an empty text) "
-                "or pass `skip_malformed_rows`.",
+                f"{listed(value, quote=True)}. Add it; null is an empty text.",
             )
         else:
             skip("without one of the keys", where)

@@ -269,7 +269,6 @@ def _load(
 ) -> list[Split]:
     """Writes the records of splits, unless they exist, and loads them."""
     config, encoding = tuning.config, tuning.task.encoding
-    num_workers = getattr(config, "num_workers", None)
     loaded = []
     for split in splits:
         if split.name in steps.records:
@@ -278,7 +277,7 @@ def _load(
                 path,
                 split.examples,
                 sources=split.sources,
-                num_workers=num_workers or processes.available_cpus(),
+                num_workers=processes.available_cpus(),
             )
             features = pipeline.load(path, encoding.schema, len(encoding.vocab))
             split = steps.complete(

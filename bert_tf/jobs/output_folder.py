@@ -97,7 +97,7 @@ def _claim(
 
     folder, checkpoint = config.output_dir, config.init_checkpoint
     inputs += filter(None, (config.bert_config_file, config.vocab_file))
-    facts = {**facts, "bilstm_head": config.bilstm_head}
+    facts = dict(facts)
     if config.do_train:
         # Another rank has other variables.
         facts["lora_rank"] = config.lora_rank

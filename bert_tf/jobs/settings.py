@@ -8,19 +8,22 @@ import contextlib
 import dataclasses
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from absl import logging
 
+from bert_tf.base import files
 from bert_tf.base.options import Options, option
+from bert_tf.checkpoints.checkpoint import require_checkpoint
 from bert_tf.errors import InputError, listed, wrong_value
-from bert_tf.training.settings import OPTIMIZERS, STRATEGIES, TrainingConfig
+from bert_tf.training.settings import STRATEGIES, TrainingConfig
 from bert_tf.version import __version__
 
 if TYPE_CHECKING:
     from bert_tf.config import BertConfig
     from bert_tf.data.batching import Padding
+    from bert_tf.tasks.datasets import DataSet
     from bert_tf.training.distribution import DistributionConfig
 
 # Values above these limits are typos that would fill the memory.
@@ -101,6 +104,16 @@ class DeviceOptions(Options):
         choices=("auto", "true", "false"),
     )
 
+    def require_devices(self) -> None:
+        """Raises InputError if the options name two kinds of devices."""
+        strategy = self.distribution_strategy
+        if self.use_tpu and strategy not in ("auto", "tpu"):
+            raise wrong_value(
+                "`distribution_strategy`",
+                "auto or tpu, since `use_tpu` is set",
+                strategy,
+            )
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExportOptions(Options):
@@ -111,17 +124,29 @@ class ExportOptions(Options):
         "texts.",
         default=False,
     )
+    # Folder of the SavedModels, one subfolder per version. Default: `export` in
+    # --output_dir.
+    export_dir: str | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ExportDirOptions(ExportOptions):
+    """Where a job without --output_dir exports to."""
+
     export_dir: str | None = option(
-        "Folder of the SavedModels, one subfolder per version. Default, "
-        "for scripts that have --output_dir: its subfolder 'export'.",
+        "Folder of the SavedModels, one subfolder per version.",
         default=None,
         per_worker=True,
     )
 
+    def require_export_dir(self) -> None:
+        if self.do_export and not self.export_dir:
+            raise InputError("`do_export` needs `export_dir`.")
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainingOptions(Options):
-    """How to train, apart from the number of steps."""
+    """How to train, apart from the number of steps; see `TrainingConfig`."""
 
     train_batch_size: int = option(
         "Number of examples per update, over all devices.",
@@ -137,21 +162,14 @@ class TrainingOptions(Options):
     learning_rate: float = option(
         "Peak learning rate.", default=5e-5, decides="setting"
     )
-    optimizer: str = option(
-        "AdamW as in BERT, or LAMB.",
-        default="adamw",
-        choices=OPTIMIZERS,
-        decides="model",
-    )
+    optimizer: str = "adamw"
     adam_bias_correction: bool = option(
         "Whether AdamW corrects the bias of its moments, which makes short "
         "training runs more stable. The original does not.",
         default=False,
         decides="model",
     )
-    weight_decay_rate: float = option(
-        "Decoupled weight decay.", default=0.01, decides="model"
-    )
+    weight_decay_rate: float = 0.01
     max_grad_norm: float = option(
         "Global norm that gradients are clipped to; 0 for no clipping.",
         default=1.0,
@@ -165,14 +183,8 @@ class TrainingOptions(Options):
     save_checkpoints_steps: int = option(
         "Number of steps between checkpoints.", default=1000
     )
-    keep_checkpoint_max: int = option(
-        "Number of most recent checkpoints to keep; 0 keeps all.", default=5
-    )
-    log_steps: int = option(
-        "Number of steps between log lines and summaries.",
-        default=100,
-        per_worker=True,
-    )
+    keep_checkpoint_max: int = 5
+    log_steps: int = 100
     random_seed: int = option(
         "Seed of the new weights, of dropout and of the order of examples.",
         default=12345,
@@ -201,6 +213,12 @@ class ModelOptions(Options):
         default=None,
         per_worker=True,
     )
+
+    def require_model(self, checkpoint: str | None) -> None:
+        """Checks that the local files of a model and a checkpoint exist."""
+        if checkpoint and not files.is_remote(checkpoint):
+            require_checkpoint(checkpoint)
+        require_files(self.bert_config_file, self.vocab_file)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -237,19 +255,19 @@ class DataOptions(Options):
         _DATA_FILE.format("Training file"),
         default=None,
         per_worker=True,
-        needs="task_name=custom",
+        needs=_CUSTOM,
     )
     dev_file: str | None = option(
         _DATA_FILE.format("Development file"),
         default=None,
         per_worker=True,
-        needs="task_name=custom",
+        needs=_CUSTOM,
     )
     test_file: str | None = option(
         _DATA_FILE.format("Test file"),
         default=None,
         per_worker=True,
-        needs="task_name=custom",
+        needs=_CUSTOM,
     )
 
     def warn_ignored(self) -> None:
@@ -257,12 +275,65 @@ class DataOptions(Options):
         ignored = [
             f"`{name}`"
             for name, needs in self.without_effect().items()
-            if needs.startswith(_CUSTOM)
+            if needs == _CUSTOM
         ]
         if ignored:
             logging.warning(
                 "Ignoring %s, for `%s` only", listed(ignored), _CUSTOM
             )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TableOptions(DataOptions):
+    """The files of a data set that may be custom tables.
+
+    `id_column` is the column that identifies the rows in predictions.
+    """
+
+    header: bool = option(
+        "custom: whether the first line names the columns.",
+        default=True,
+        needs=_CUSTOM,
+    )
+    id_column: str | None = None
+
+    def custom_data_set(
+        self, problem: str = "regression", **more: Any
+    ) -> "DataSet":
+        """Returns the data set that the options describe.
+
+        See `datasets.custom_data_set`.
+        """
+        from bert_tf.tasks import datasets
+
+        named = (
+            *("train_file", "dev_file", "test_file", "id_column"),
+            *("text_a_column", "text_b_column", "label_column"),
+        )
+        return datasets.custom_data_set(
+            self.data_dir or "",
+            **{name: getattr(self, name) for name in named},
+            has_header=self.header,
+            problem=problem,
+            **more,
+        )
+
+    def require_splits(
+        self, data_set: Callable[[], "DataSet"], names: list[str]
+    ) -> None:
+        """Checks that a data set has the local files of the splits."""
+        if names and not self.data_dir:
+            raise InputError("`data_dir` is required, except to export only.")
+        paths = self.data_dir, self.train_file, self.dev_file, self.test_file
+        if any(map(files.is_remote, filter(None, paths))):
+            return
+        try:
+            for name in names:
+                data_set().split(name, self.data_dir or "")
+        except InputError:
+            # An ignored `train_file` explains why another file is expected.
+            self.warn_ignored()
+            raise
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -273,7 +344,9 @@ class FineTuningOptions(
 
     output_dir: str = option("Folder of all output files.", per_worker=True)
     overwrite_output_dir: bool = option(
-        "Whether to replace an earlier run in --output_dir.", default=False
+        "Whether to replace an earlier run in --output_dir.",
+        default=False,
+        needs="do_train",
     )
     max_seq_length: int = option(
         "Largest number of tokens of a sequence, [CLS] and [SEP] included.",
@@ -305,13 +378,6 @@ class FineTuningOptions(
         at_most=1.0,
         decides="model",
     )
-    padding: str = option(
-        "Length of a batch. longest: the length of its longest example. "
-        "max_length: --max_seq_length. auto: max_length on a TPU and longest "
-        "elsewhere. Results are the same.",
-        default="auto",
-        choices=("auto", "longest", "max_length"),
-    )
     eval_steps: int = option(
         "Number of steps between evaluations during training. 0: none, or once "
         "per epoch with --save_best.",
@@ -333,6 +399,7 @@ class FineTuningOptions(
         default=0,
         at_least=0,
         decides="model",
+        needs="save_best",
     )
     num_seeds: int = option(
         "Number of training runs, each with a different seed. The best one is "
@@ -354,7 +421,6 @@ class FineTuningOptions(
         default=None,
         at_least=0,
         decides="model",
-        needs="mode=fine_tuning",
     )
     lora_rank: int | None = option(
         "Rank of the LoRA adapters of the queries and values. With it, only "
@@ -363,15 +429,9 @@ class FineTuningOptions(
         default=None,
         at_least=1,
         at_most=MOST_TOKENS,
-        needs="mode=fine_tuning",
     )
-    lora_alpha: float | None = option(
-        "The product of the adapters of --lora_rank is multiplied by this "
-        "number divided by the rank. Default: the rank.",
-        default=None,
-        at_least=1e-3,
-        needs="mode=fine_tuning",
-    )
+    # See `FeatureModel.enable_lora`.
+    lora_alpha: float | None = None
     layer_rate_decay: float = option(
         "Learning rate of each layer as a fraction of the learning rate of the "
         "layer above it.",
@@ -379,20 +439,39 @@ class FineTuningOptions(
         at_least=0.0,
         at_most=1.0,
         decides="model",
-        needs="mode=fine_tuning",
     )
     gradient_checkpointing: bool = option(
         "Whether to recompute activations in the backward pass instead of "
         "keeping them.",
         default=False,
-        needs="mode=fine_tuning",
     )
-    bilstm_head: bool = option(
-        "Whether to insert a new bidirectional LSTM between the encoder and "
-        "the head. Default: no for a new head, else as in the model.",
-        fallback=False,
-        needs="mode=fine_tuning",
-    )
+
+    def check(self) -> None:
+        splits(self)
+        self.require_devices()
+        training_config(self, 1, 0)
+        self.require_effect("save_best")
+        self.require_effect("do_train")
+        if not self.do_train:
+            require_files(self.bert_config_file, self.vocab_file)
+            return
+        self.require_model(self.init_checkpoint)
+        if self.lora_rank and not self.init_checkpoint:
+            raise InputError(
+                "`lora_rank` trains adapters of a pre-trained encoder. Pass "
+                "one as `init_checkpoint`."
+            )
+        if self.lora_rank and self.num_frozen_layers is not None:
+            raise InputError(
+                "`num_frozen_layers` has no effect with `lora_rank`, which "
+                "freezes all layers. Leave out one of them."
+            )
+        if not self.search and self.num_train_epochs <= 0:
+            raise InputError(
+                "`num_train_epochs` must be more than 0 to train; got "
+                f"{self.num_train_epochs:g}. Leave out `do_train` to use a "
+                "model as it is."
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -406,7 +485,6 @@ class DistillationOptions(FineTuningOptions):
         "none.",
         default=None,
         per_worker=True,
-        needs="mode=fine_tuning",
     )
     distillation_weight: float = option(
         "Weight of the --teacher's loss; the labels' loss has 1 - this weight.",
@@ -425,6 +503,24 @@ class DistillationOptions(FineTuningOptions):
         decides="model",
         needs="teacher",
     )
+
+    def check(self) -> None:
+        self.require_effect("teacher")
+        teacher = self.teacher if self.do_train else None
+        if teacher is not None and not files.is_remote(teacher):
+            require_checkpoint(teacher)
+        super().check()
+
+
+def require_files(*paths: str | None) -> None:
+    """Raises InputError if a local file does not exist.
+
+    Other file systems need TensorFlow: the job finds out.
+    """
+    for path in filter(None, paths):
+        if not files.is_remote(path):
+            with files.input_errors("read", path):
+                os.stat(path)
 
 
 def incomplete_model(
@@ -478,22 +574,11 @@ def connect(config: DeviceOptions) -> Any:
     return strategy
 
 
-def require_devices(config: DeviceOptions) -> None:
-    """Raises InputError if the options name two kinds of devices."""
-    strategy = config.distribution_strategy
-    if config.use_tpu and strategy not in ("auto", "tpu"):
-        raise wrong_value(
-            "`distribution_strategy`",
-            "auto or tpu, since `use_tpu` is set",
-            strategy,
-        )
-
-
 def distribution_config(config: DeviceOptions) -> "DistributionConfig":
     """Returns the devices that the options name."""
     from bert_tf.training.distribution import DistributionConfig
 
-    require_devices(config)
+    config.require_devices()
     # Scripts often pass --tpu_name and --use_tpu from variables. As in the
     # original, a name without --use_tpu selects no TPU.
     strategy = config.distribution_strategy
@@ -574,15 +659,8 @@ def padding(config: FineTuningOptions, strategy: Any) -> "Padding":
     from bert_tf.data.batching import Padding
     from bert_tf.training.distribution import should_compile
 
-    is_tpu = isinstance(strategy, tf.distribute.TPUStrategy)
-    if config.padding == "longest" and is_tpu:
-        raise wrong_value(
-            "`padding`",
-            "auto or max_length on a TPU, whose programs have fixed shapes",
-            config.padding,
-        )
-    if config.padding == "max_length" or (config.padding == "auto" and is_tpu):
-        return Padding(static=True)
+    if isinstance(strategy, tf.distribute.TPUStrategy):
+        return Padding(static=True)  # Its programs have fixed shapes.
     if should_compile(strategy, jit_compile(config)):
         # XLA compiles a program for each length, so only a few are used.
         return Padding(multiple=math.ceil(config.max_seq_length / _LENGTHS))
@@ -596,7 +674,6 @@ def model_options(
     return {
         "frozen_layers": frozen_layers(config, bert_config),
         "gradient_checkpointing": config.gradient_checkpointing,
-        "bilstm_head": config.bilstm_head,
     }
 
 

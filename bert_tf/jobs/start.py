@@ -57,7 +57,6 @@ class Start:
       labels: The labels of a model that was fine-tuned before.
       head: The model's head, one of
         `interop.huggingface_names.HEADS`, if known.
-      bilstm_head: Whether the head is on top of a BiLSTM.
       classifier_dropout: The dropout rate of a head, if recorded.
       activation_fn: See `Pretrained`.
       trained_with: The recorded options; see `Pretrained.trained_with`.
@@ -71,7 +70,6 @@ class Start:
     init_checkpoint: str | None
     labels: tuple[str, ...] | None = None
     head: str | None = None
-    bilstm_head: bool = False
     classifier_dropout: float | None = None
     activation_fn: str | None = None
     trained_with: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -149,9 +147,6 @@ def resolve(
         recorded = facts or _recorded_beside(checkpoint)
         labels = tuple(recorded.get("labels", start.labels or ()))
         start = dataclasses.replace(start, labels=labels or None)
-        if config.bilstm_head is None:
-            has_one = facts.get("bilstm_head", start.bilstm_head)
-            config = dataclasses.replace(config, bilstm_head=bool(has_one))
         name = "version_2_with_negative"
         if not config.do_export and getattr(config, name, 0) is None:
             # It depends on the questions of this run.
@@ -264,7 +259,6 @@ def find_start(config: StartOptions) -> Start:
         init_checkpoint=path,
         labels=pretrained.labels,
         head=pretrained.head,
-        bilstm_head=pretrained.bilstm_head,
         classifier_dropout=pretrained.classifier_dropout,
         activation_fn=pretrained.activation_fn,
         trained_with=pretrained.trained_with,
@@ -380,7 +374,7 @@ def open_start(
     Args:
       path: The checkpoint, as `open_pretrained` takes it.
       config: The configuration of the model.
-      task: The task, with `head`, `bilstm_head`, `problem_type` and `labels`.
+      task: The task, with `head`, `problem_type` and `labels`.
       is_trained: Whether a missing head will be trained.
 
     Raises:

@@ -16,7 +16,7 @@ import keras
 from keras import ops
 
 from bert_tf.config import MAX_SIZE, BertConfig, positive_integer
-from bert_tf.errors import InputError, require_booleans
+from bert_tf.errors import InputError
 from bert_tf.modeling.encoder import BertModel
 from bert_tf.modeling.feature_model import (
     TOKEN_FEATURES,
@@ -28,7 +28,6 @@ from bert_tf.modeling.transformer import (
     BertLayer,
     Dropout,
     fold_in,
-    last_positions,
 )
 
 # The dropout `site` of heads for `fold_in`, larger than any encoder's.
@@ -214,34 +213,15 @@ class SpanHead(BertLayer):
         return (*x_shape[:2], 2)
 
 
-def make_bilstm(
-    size: int, name: str, dtype: keras.DTypePolicy
-) -> keras.layers.Bidirectional:
-    """Returns a bidirectional LSTM with outputs [B, S, 2 `size`]."""
-    if dtype.variable_dtype == "bfloat16":
-        # Keras makes orthogonal initial weights by a QR decomposition, which
-        # TensorFlow does not have in bfloat16.
-        dtype = keras.DTypePolicy("mixed_bfloat16")
-    lstm = keras.layers.LSTM(
-        size,
-        return_sequences=True,
-        # XLA cannot compile cuDNN's kernels.
-        use_cudnn=False,
-        name="lstm",
-        dtype=dtype,
-    )
-    return keras.layers.Bidirectional(lstm, name=name, dtype=dtype)
-
-
-@keras.saving.register_keras_serializable("bert_tf")
-class BertPretrainer(FeatureModel):
-    """BERT with the masked-LM and next-sentence heads.
+class HeadModel(FeatureModel):
+    """The encoder with the head of a task.
 
     Args:
       gradient_checkpointing, frozen_layers, output_attentions: See `BertModel`.
-    """
 
-    head_name = "pretraining"
+    Attributes:
+      width: The length of the vectors that the head scores.
+    """
 
     def __init__(
         self,
@@ -250,10 +230,9 @@ class BertPretrainer(FeatureModel):
         gradient_checkpointing: bool = False,
         frozen_layers: Sequence[str] = (),
         output_attentions: bool = False,
-        name: str = "bert_pretrainer",
         **kwargs,
     ):
-        super().__init__(config, name=name, **kwargs)
+        super().__init__(config, **kwargs)
         self.bert = BertModel(
             self.config,
             gradient_checkpointing=gradient_checkpointing,
@@ -261,15 +240,79 @@ class BertPretrainer(FeatureModel):
             output_attentions=output_attentions,
             dtype=self.dtype_policy,
         )
-        self.cls = PretrainingHeads(
-            self.config, name="cls", dtype=self.dtype_policy
-        )
+        self.width = self.config.hidden_size
+
+    def freeze_pooler(self) -> None:
+        """Freezes the pooler, which has no gradient if the head ignores it.
+
+        It stays in the model and in its checkpoints, as in the original.
+        """
+        self.bert.pooler.trainable = False
+        self.unused_variables = r"bert/pooler/"
 
     def build(self, input_shape=None):
         if self.built:
             return
         shapes = self.feature_shapes(input_shape)
-        self.bert.build(shapes)
+        self.bert.build(self.encoder_shapes(shapes))
+        self.build_head(shapes)
+
+    def encoder_shapes(self, shapes: dict) -> dict:
+        """Returns the shapes of the encoder's features."""
+        return shapes
+
+    def build_head(self, shapes: dict) -> None:
+        """Creates the weights on top of the encoder."""
+        raise NotImplementedError
+
+    def vectors(self, inputs, training, seed):
+        """Returns the vectors [B, S, width], and the outputs of `BertModel`."""
+        encoded = self.bert(inputs, training=training, seed=seed)
+        return encoded["sequence_output"], encoded
+
+    def pooled(self, inputs, training, seed):
+        """Returns a vector for each text, and the outputs of `BertModel`.
+
+        Returns:
+          Floats [B, width], or [B, K, width] with `cls_positions`; and a dict,
+          which is empty if only the pooled vectors are computed.
+        """
+        arguments = {"training": training, "seed": seed}
+        if not self.bert.output_attentions:
+            return self.bert.pooled_output(inputs, **arguments), {}
+        encoded = self.bert(inputs, **arguments)
+        return encoded["pooled_output"], encoded
+
+    def score_shapes(self, encoded: dict) -> dict:
+        """Returns the shapes of the scores from the encoder's output shapes."""
+        raise NotImplementedError
+
+    def compute_output_shape(self, input_shape):
+        encoded = self.bert.compute_output_shape(input_shape)
+        return self.bert.with_attentions(self.score_shapes(encoded), encoded)
+
+    def get_config(self):
+        return {**super().get_config(), **self.bert.shared_options()}
+
+
+@keras.saving.register_keras_serializable("bert_tf")
+class BertPretrainer(HeadModel):
+    """BERT with the masked-LM and next-sentence heads."""
+
+    head_name = "pretraining"
+
+    def __init__(
+        self,
+        config: BertConfig | dict,
+        name: str = "bert_pretrainer",
+        **kwargs,
+    ):
+        super().__init__(config, name=name, **kwargs)
+        self.cls = PretrainingHeads(
+            self.config, name="cls", dtype=self.dtype_policy
+        )
+
+    def build_head(self, shapes):
         encoded = self.bert.compute_output_shape(shapes)
         self.cls.build(
             encoded["sequence_output"],
@@ -304,9 +347,6 @@ class BertPretrainer(FeatureModel):
         }
         return self.bert.with_attentions(scores, encoded)
 
-    def get_config(self):
-        return {**super().get_config(), **self.bert.shared_options()}
-
     def compute_output_shape(self, input_shape):
         shapes = self.feature_shapes(input_shape)
         encoded = self.bert.compute_output_shape(shapes)
@@ -320,134 +360,6 @@ class BertPretrainer(FeatureModel):
             "next_sentence_logits": next_sentence,
         }
         return self.bert.with_attentions(scores, encoded)
-
-
-class HeadModel(FeatureModel):
-    """The encoder with the head of a task, and optionally a BiLSTM in between.
-
-    Source of the BiLSTM: "+ BiLSTM" in section 5.1 of the paper, which does not
-    state its size. Here each direction has width `hidden_size`, as in section
-    5.3. Heads that score whole texts then take the last states of both
-    directions instead of the pooler's output.
-
-    Args:
-      gradient_checkpointing, frozen_layers, output_attentions: See `BertModel`.
-      bilstm_head: Whether there is a BiLSTM.
-    """
-
-    def __init__(
-        self,
-        config: BertConfig | dict,
-        *,
-        gradient_checkpointing: bool = False,
-        frozen_layers: Sequence[str] = (),
-        output_attentions: bool = False,
-        bilstm_head: bool = False,
-        **kwargs,
-    ):
-        super().__init__(config, **kwargs)
-        self.bert = BertModel(
-            self.config,
-            gradient_checkpointing=gradient_checkpointing,
-            frozen_layers=frozen_layers,
-            output_attentions=output_attentions,
-            dtype=self.dtype_policy,
-        )
-        require_booleans(bilstm_head=bilstm_head)
-        self.bilstm = None
-        # The length of the vectors that the head scores.
-        self.width = self.config.hidden_size
-        if bilstm_head:
-            self.bilstm = make_bilstm(self.width, "bilstm", self.dtype_policy)
-            self.width *= 2
-            self.freeze_pooler()
-
-    def freeze_pooler(self) -> None:
-        """Freezes the pooler, which has no gradient if the head ignores it.
-
-        It stays in the model and in its checkpoints, as in the original.
-        """
-        self.bert.pooler.trainable = False
-        self.unused_variables = r"bert/pooler/"
-
-    def build(self, input_shape=None):
-        if self.built:
-            return
-        shapes = self.feature_shapes(input_shape)
-        self.bert.build(self.encoder_shapes(shapes))
-        if self.bilstm is not None:
-            self.bilstm.build((None, None, self.config.hidden_size))
-        self.build_head(shapes)
-
-    def encoder_shapes(self, shapes: dict) -> dict:
-        """Returns the shapes of the encoder's features."""
-        return shapes
-
-    def build_head(self, shapes: dict) -> None:
-        """Creates the weights on top of the encoder and the BiLSTM."""
-        raise NotImplementedError
-
-    def check_features(self, inputs):
-        features = super().check_features(inputs)
-        shared = {"example_ids", "cls_positions"} & features.keys()
-        if self.bilstm is not None and shared:
-            raise InputError(
-                f"{self.name} has a bilstm_head, which reads each row as one "
-                f"text. Leave out {' and '.join(sorted(shared))}."
-            )
-        return features
-
-    def vectors(self, inputs, training, seed):
-        """Returns the vectors [B, S, width], and the outputs of `BertModel`."""
-        encoded = self.bert(inputs, training=training, seed=seed)
-        x = encoded["sequence_output"]
-        if self.bilstm is None:
-            return x, encoded
-        is_token = ops.cast(_mask(inputs), "bool")
-        x = self.bilstm(x, mask=is_token)
-        # Padding is 0 already, but `where` returns a tensor without the mask
-        # that Keras attached.
-        return ops.where(is_token[..., None], x, 0), encoded
-
-    def pooled(self, inputs, training, seed):
-        """Returns a vector for each text, and the outputs of `BertModel`.
-
-        Returns:
-          Floats [B, width], or [B, K, width] with `cls_positions`; and a dict,
-          which is empty if only the pooled vectors are computed.
-        """
-        arguments = {"training": training, "seed": seed}
-        if self.bilstm is None and not self.bert.output_attentions:
-            return self.bert.pooled_output(inputs, **arguments), {}
-        if self.bilstm is None:
-            encoded = self.bert(inputs, **arguments)
-            return encoded["pooled_output"], encoded
-        x, encoded = self.vectors(inputs, **arguments)
-        size = self.width // 2
-        last = last_positions(_mask(inputs))[..., None]  # [B, 1, 1]
-        forward = ops.take_along_axis(x, last, axis=1)[:, 0, :size]
-        backward = x[:, 0, size:]
-        return ops.concatenate([forward, backward], axis=-1), encoded
-
-    def score_shapes(self, encoded: dict) -> dict:
-        """Returns the shapes of the scores from the encoder's output shapes."""
-        raise NotImplementedError
-
-    def compute_output_shape(self, input_shape):
-        encoded = self.bert.compute_output_shape(input_shape)
-        return self.bert.with_attentions(self.score_shapes(encoded), encoded)
-
-    def get_config(self):
-        return {
-            **super().get_config(),
-            **self.bert.shared_options(),
-            "bilstm_head": self.bilstm is not None,
-        }
-
-
-def _mask(inputs):
-    """Returns 1 for tokens and 0 for padding, integers [B, S]."""
-    return inputs.get("input_mask", ops.ones_like(inputs["input_ids"]))
 
 
 @keras.saving.register_keras_serializable("bert_tf")
@@ -494,8 +406,7 @@ class BertClassifier(HeadModel):
 
     def build_head(self, shapes):
         add_output_weights(self, self.num_labels, self.width)
-        logits = self.compute_output_shape(shapes)["logits"]
-        self.dropout.build((*logits[:-1], self.width))
+        self.dropout.build((None, self.width))
 
     def call(self, inputs, training=False, seed=None):
         """Classifies each text.
@@ -662,8 +573,7 @@ class BertSpanLabeler(HeadModel):
         self.freeze_pooler()
 
     def build_head(self, shapes):
-        batch_and_length = self.compute_output_shape(shapes)["start_logits"]
-        self.cls.build((*batch_and_length, self.width))
+        self.cls.build((None, None, self.width))
 
     def call(self, inputs, training=False, seed=None):
         """Scores every position, including the question and padding.

@@ -210,12 +210,6 @@ def _run_onnx(content: bytes, batches: Sequence[Arrays]) -> list[Arrays]:
 
 
 def _to_litert(export: Export, int8: bool) -> dict[str, bytes]:
-    tokens = export.model.signatures["tokens"]
-    if b"TensorListReserve" in tokens.graph.as_graph_def().SerializeToString():
-        raise in_file(
-            export.path,
-            "LiteRT cannot run the loops of LSTMs. Pass `format=onnx`.",
-        )
     function = export.numbers.get_concrete_function()
 
     def content(*optimizations):

@@ -82,7 +82,6 @@ class DataSet:
       model_of: The task whose models predict these examples; default: `name`.
       language: The language to read, where files hold several.
       train_language: Replaces `{train_language}` in the names of files.
-      skip_malformed: Whether to skip rows with a wrong number of columns.
       published_labels: The names of the labels in published models, in the
         order of `labels`, if they are known.
       positive_label: The class that F1 is computed for: the last one in the
@@ -99,7 +98,6 @@ class DataSet:
     model_of: str = ""
     language: str = ""
     train_language: str = ""
-    skip_malformed: bool = False
     published_labels: tuple[str, ...] = ()
     positive_label: str | None = None
 
@@ -129,7 +127,6 @@ class DataSet:
         known: tuple[str, ...],
         *,
         is_trained: bool = False,
-        allow_mapping: bool = False,
     ) -> "DataSet":
         """Returns the data set with its labels in the order of a model.
 
@@ -139,7 +136,6 @@ class DataSet:
         Args:
           known: The labels of the model; () if they are unknown.
           is_trained: Whether a head with other labels will be replaced.
-          allow_mapping: Whether to assign labels with other names in order.
 
         Raises:
           InputError: The model has the same number of labels, but other names.
@@ -154,11 +150,11 @@ class DataSet:
             target = dataclasses.replace(self.target, labels=labels)
             return dataclasses.replace(self, target=target)
         theirs, ours = ", ".join(known), ", ".join(self.labels)
-        if have_names(known) and not allow_mapping:
+        if have_names(known):
             raise InputError(
                 f"The model's labels are {theirs}; {self.name} has {ours}. "
-                "Pass a model of this task, or pass `allow_label_mapping` if "
-                "the labels mean the same in this order."
+                "Pass a model of this task. If the labels mean the same in "
+                "this order, correct their names beside the model."
             )
         if known:
             logging.warning(
@@ -293,7 +289,7 @@ class SplitFile:
             data_set.target,
             has_header=source.has_header,
             is_labelled=is_labelled,
-            skip_malformed=source.skip_malformed or data_set.skip_malformed,
+            skip_malformed=source.skip_malformed,
             language=data_set.language if has_languages else None,
             is_wanted=(lambda key: (key in keys) == source.is_listed)
             if listings
@@ -505,7 +501,6 @@ def find(
     *,
     language: str = "zh",
     train_language: str | None = None,
-    skip_malformed: bool = False,
 ) -> DataSet:
     """Returns a data set by its name.
 
@@ -513,7 +508,6 @@ def find(
       name: One of `NAMES`, in upper or lower case, or "sst2" or "stsb".
       language: The language of XNLI; the original's is Chinese.
       train_language: The language of XNLI's training set; default: `language`.
-      skip_malformed: See `DataSet`.
 
     Raises:
       InputError: No data set has this name.
@@ -532,7 +526,6 @@ def find(
         _BY_NAME[key],
         language=language,
         train_language=train_language or language,
-        skip_malformed=skip_malformed,
     )
 
 
@@ -552,7 +545,6 @@ def custom_data_set(
     has_header: bool = True,
     problem: str = "single_label",
     labels: Sequence[str] | None = None,
-    skip_malformed: bool = False,
 ) -> DataSet:
     """Describes custom data in TSV, CSV or JSON Lines files.
 
@@ -574,7 +566,6 @@ def custom_data_set(
       problem: One of `CUSTOM_PROBLEMS`.
       labels: The labels in the order of a model; default: the training file's
         labels, sorted by value if all are numbers, otherwise as text.
-      skip_malformed: See `DataSet`.
 
     Raises:
       InputError: The arguments contradict each other, or there are no labels
@@ -609,7 +600,6 @@ def custom_data_set(
         train=source("train", train_file),
         dev=source("dev valid validation", dev_file),
         test=source("test", test_file),
-        skip_malformed=skip_malformed,
     )
     if problem == "regression":
         return custom

@@ -19,7 +19,7 @@ from bert_tf.checkpoints.compatibility import have_names, require_teacher
 from bert_tf.config import BertConfig
 from bert_tf.data.batching import Features
 from bert_tf.errors import InputError, listed
-from bert_tf.tasks.task import FineTuningTask, bilstm_option, sum_of_rows
+from bert_tf.tasks.task import FineTuningTask, sum_of_rows
 
 LOSS = "distillation_loss"
 # The feature with the teacher's `logits` is `teacher_logits`.
@@ -80,22 +80,15 @@ class TeacherTask:
     Args:
       task: The task of the student.
       config: The teacher's configuration.
-      bilstm_head: See `heads.HeadModel`.
 
     Attributes:
       order: The teacher's output for each of the student's labels; () for the
         same order.
     """
 
-    def __init__(
-        self,
-        task: FineTuningTask,
-        config: BertConfig,
-        bilstm_head: bool,
-    ):
+    def __init__(self, task: FineTuningTask, config: BertConfig):
         self._task = copy.copy(task)
         self._task.config = config
-        self.bilstm_head = bilstm_head
         self.order: Sequence[int] = ()
         # All variables that have an effect must be in the checkpoint.
         self.new_variables = task.unused_variables
@@ -105,7 +98,7 @@ class TeacherTask:
 
     def build_model(self) -> keras.Model:
         """See `Task`."""
-        model = self._task.make_model(**bilstm_option(self.bilstm_head))
+        model = self._task.make_model()
         model.build()
         return model
 
@@ -166,7 +159,7 @@ def task_of_teacher(
       InputError: The checkpoint is not a fine-tuned model of the same task with
         the same labels, vocabulary and casing.
     """
-    teacher_task = TeacherTask(task, teacher.config, teacher.bilstm_head)
+    teacher_task = TeacherTask(task, teacher.config)
     require_teacher(teacher, teacher_task, name)
     if task.labels and task.head in ("classifier", "token"):
         try:

@@ -149,7 +149,6 @@ class FineTuningTask(Task):
     Args:
       config: The configuration of the model.
       encoding: How examples become features.
-      bilstm_head: See `heads.HeadModel`.
       options: Further keyword arguments of the model: `frozen_layers`,
         `gradient_checkpointing` and options of the head.
 
@@ -182,15 +181,12 @@ class FineTuningTask(Task):
         self,
         config: BertConfig,
         encoding: RowEncoding,
-        *,
-        bilstm_head: bool = False,
         **options: Any,
     ):
         self.config = config
         self.encoding = encoding
-        self.bilstm_head = bilstm_head
         self.labels = tuple(getattr(encoding, "labels", ()))
-        self._model_options = options | bilstm_option(bilstm_head)
+        self._model_options = options
 
     @property
     def schema(self) -> Schema:  # type: ignore[override]
@@ -375,14 +371,6 @@ class FineTuningTask(Task):
 def as_numpy(tensors: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Returns tensors or arrays by name as arrays."""
     return {n: ops.convert_to_numpy(x) for n, x in tensors.items()}
-
-
-def bilstm_option(has_one: bool) -> dict[str, bool]:
-    """Returns the option of a model with a BiLSTM.
-
-    Empty without a BiLSTM, as not every model has the option.
-    """
-    return {"bilstm_head": True} if has_one else {}
 
 
 def weights_of(label_ids: Any, class_weights: np.ndarray) -> Any:

@@ -5,10 +5,12 @@ from typing import TypeVar
 
 import numpy as np
 
+from bert_tf.config import TOKEN_POOLINGS
+
 Item = TypeVar("Item")
 
-# How the logits of a text's windows become the logits of the text.
-WINDOW_POOLINGS = ("mean", "max")
+# How the outputs of a text's windows become the outputs of the text.
+WINDOW_POOLINGS = tuple(name for name in TOKEN_POOLINGS if name != "cls")
 
 
 def window_spans(

@@ -72,7 +72,7 @@ def run(config: MaskingConfig) -> None:
         data = {n: s / 100 for n, s in zip(names, ROWS[row], strict=True)}
         if ROWS[row] == SHARES[0]:
             data = {}  # The default; table 7 also has this model.
-        models = plan.pretrained(config, size, data=data)
+        models = plan.pretrained(config, size, shares=data)
         goals += plan.fine_tunings(row, config, models, tasks)
     table = TABLE._replace(note=config.note)
     fill(table, goals, config.output_dir, config.full)

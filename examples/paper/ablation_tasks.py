@@ -46,12 +46,12 @@ LEFT_TO_RIGHT = {
     "attention_direction": "left_to_right",
     "objective": "causal_lm",
 }
-# Row -> flags of pre-training, and of fine-tuning.
+# Row -> flags of pre-training, and whether the head is on a BiLSTM.
 ROWS = {
-    "BERT": ({}, {}),
-    "No NSP": ({"nonext_sentence": True}, {}),
-    "LTR & No NSP": (LEFT_TO_RIGHT, {}),
-    "+ BiLSTM": (LEFT_TO_RIGHT, {"bilstm_head": True}),
+    "BERT": ({}, False),
+    "No NSP": ({"nonext_sentence": True}, False),
+    "LTR & No NSP": (LEFT_TO_RIGHT, False),
+    "+ BiLSTM": (LEFT_TO_RIGHT, True),
 }
 TABLE = Table(
     "ablation_tasks",
@@ -84,9 +84,9 @@ def run(config: TasksConfig) -> None:
     ]
     goals = []
     for row in config.chosen(ROWS):
-        flags, head = ROWS[row]
+        flags, on_bilstm = ROWS[row]
         models = plan.pretrained(config, config.model_size, model=flags)
-        kinds = [task.with_flags(**head) for task in tasks]
+        kinds = [task.on_bilstm() for task in tasks] if on_bilstm else tasks
         goals += plan.fine_tunings(row, config, models, kinds)
     table = TABLE._replace(note=config.note)
     fill(table, goals, config.output_dir, config.full)

@@ -18,7 +18,7 @@ from bert_tf import BertConfig
 from bert_tf.base import files
 from bert_tf.base.options import Option, OptionError, Options, declared, option
 from bert_tf.errors import InputError, listed, wrong_value
-from bert_tf.kinds.vectors.hidden_states import CHOICES
+from bert_tf.tokenization.vocabulary_file import load_vocab
 
 # The sizes of the published vocabularies.
 UNCASED_VOCAB_SIZE, CASED_VOCAB_SIZE = 30_522, 28_996
@@ -332,10 +332,10 @@ def records(
         "dupe_factor": config.dupe_factor,
         **changes,
     }
-    name = "examples.tfrecord"
-    return Made(
-        Run("examples", "create_pretraining_data.py", given, name), name
-    )
+    name, script = "examples.tfrecord", "create_pretraining_data.py"
+    if "mask_share" in changes:
+        script = "examples/paper/masked_examples.py"
+    return Made(Run("examples", script, given, name), name)
 
 
 def predictions(length: int) -> int:
@@ -347,7 +347,7 @@ def pretrained(
     config: PaperOptions,
     size: str,
     *,
-    data: Mapping[str, object] | None = None,
+    shares: Mapping[str, object] | None = None,
     model: Mapping[str, object] | None = None,
     held_out: str | None = None,
 ) -> list[Made]:
@@ -358,26 +358,44 @@ def pretrained(
     Args:
       config: The options.
       size: The value of --model_size.
-      data: More flags of create_pretraining_data.py.
+      shares: The flags of masked_examples.py, if not the default.
       model: More flags of run_pretraining.py.
       held_out: Text to evaluate on.
 
     Raises:
       InputError: The size is unknown.
     """
-    BertConfig.from_name(size, config.vocab_size)
+    given: dict[str, object] = {"model_size": size}
+    if not config.full:  # BERT-Base has its own.
+        given = {"bert_config_file": config_file(config, size)}
     numbers = range(2, config.num_pretraining_seeds + 1)
     seeds = [{}, *({"random_seed": number} for number in numbers)]
-    flags = {**(model or {}), **config.more}
+    flags = {**given, **(model or {}), **config.more}
     return [
-        _pretrained(config, size, data or {}, flags | seed, held_out)
+        _pretrained(config, shares or {}, flags | seed, held_out)
         for seed in seeds
     ]
 
 
+def config_file(config: PaperOptions, size: str) -> str:
+    """Writes the configuration of a model; returns the path."""
+    vocab_size = config.vocab_size
+    if config.vocab_file:
+        vocab_size = len(load_vocab(config.vocab_file))
+    model = dataclasses.replace(
+        BertConfig.from_name(size, vocab_size),
+        initializer_range=config.initializer_range,
+        hidden_dropout_prob=config.dropout_rate,
+        attention_probs_dropout_prob=config.dropout_rate,
+    )
+    path = os.path.join(config.output_dir, "configs", f"{size}.json")
+    files.makedirs(os.path.dirname(path))
+    files.write_text(path, model.to_json_string())
+    return path
+
+
 def _pretrained(
     config: PaperOptions,
-    size: str,
     data: Mapping[str, object],
     changes: Mapping[str, object],
     held_out: str | None,
@@ -387,7 +405,6 @@ def _pretrained(
     for length, step in config.phases:
         given = {
             "input_file": records(config, config.input_file, length, **data),
-            "model_size": size,
             "vocab_file": vocabulary(config),
             "do_train": True,
             "max_seq_length": length,
@@ -398,9 +415,6 @@ def _pretrained(
             "num_warmup_steps": config.warmup_steps,
             **changes,
         }
-        if not config.full:  # BERT-Base has its own.
-            given["initializer_range"] = config.initializer_range
-            given["dropout_rate"] = config.dropout_rate
         if step < last:
             given["stop_at_step"] = step
         elif held_out:
@@ -440,6 +454,11 @@ class Task(NamedTuple):
     def with_flags(self, **flags: object) -> Self:
         return self._replace(flags={**self.flags, **flags})
 
+    def on_bilstm(self) -> Self:
+        """Returns the task with a BiLSTM below the head."""
+        name = self.script.replace("run_", "bilstm_")
+        return self._replace(script=f"examples/paper/{name}")
+
     def goal(
         self,
         row: str,
@@ -468,10 +487,7 @@ class Task(NamedTuple):
         if config.max_examples and self.rows:
             most = round(config.max_examples / self.rows, 4)
             given["num_train_epochs"] = min(most, given["num_train_epochs"])
-        if config.max_examples is None:
-            # Many runs of a large model: few files of each are kept.
-            given["keep_checkpoint_max"] = 1
-        if self.script == "run_squad.py":
+        if self.script.endswith("squad.py"):
             given["do_predict"] = True
             given["max_seq_length"] = config.squad_seq_length
         run = Run(f"{self.name}-seed-{seed}", self.script, given)
@@ -576,13 +592,14 @@ def feature_based(
     Raises:
       InputError: The model has too few layers.
     """
+    from bert_tf.kinds.vectors.features import CHOICES  # Imports Keras.
+
     least = CHOICES[layers].num_layers
     if size and BertConfig.from_name(size, 1).num_hidden_layers < least:
         raise wrong_value(
             "--model_size", f"of {least} layers or more, for {layers}", size
         )
-    return task.with_flags(
-        mode="feature_based",
+    return task._replace(script="examples/paper/feature_ner.py").with_flags(
         feature_layers=layers,
         lstm_size=config.lstm_size,
         learning_rate=config.feature_learning_rate,

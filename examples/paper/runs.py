@@ -35,14 +35,19 @@ from bert_tf.errors import InputError
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 # As the user would type it: .venv/bin/python.
 PYTHON = min(sys.executable, os.path.relpath(sys.executable), key=len)
-# Script -> its job in bert_tf.jobs.
+# Script -> the module of its job.
 JOBS = {
-    "create_vocab.py": "vocabulary",
-    "create_pretraining_data.py": "pretraining_data",
-    "run_pretraining.py": "pretraining",
-    "run_classifier.py": "classifier",
-    "run_squad.py": "squad",
-    "run_ner.py": "ner",
+    "create_vocab.py": "bert_tf.jobs.vocabulary",
+    "create_pretraining_data.py": "bert_tf.jobs.pretraining_data",
+    "run_pretraining.py": "bert_tf.kinds.pretraining.job",
+    "run_classifier.py": "bert_tf.kinds.classification.job",
+    "run_squad.py": "bert_tf.kinds.spans.job",
+    "run_ner.py": "bert_tf.kinds.tags.job",
+    "examples/paper/masked_examples.py": "masked_examples",
+    "examples/paper/bilstm_classifier.py": "bilstm_classifier",
+    "examples/paper/bilstm_squad.py": "bilstm_squad",
+    "examples/paper/bilstm_ner.py": "bilstm_ner",
+    "examples/paper/feature_ner.py": "feature_ner",
 }
 
 

@@ -39,6 +39,7 @@ from typing import Any, NamedTuple
 
 import ablation_size
 import ablation_tasks
+import lstms
 import numpy as np
 import plan
 from runs import Folder
@@ -159,8 +160,8 @@ def rows_of(config: SideBySideConfig) -> tuple[dict[str, Row], Table]:
     if config.table == "tasks":
         steps = config.num_train_steps
         rows = {
-            name: Row(config.model_size, flags, bool(head), steps)
-            for name, (flags, head) in ablation_tasks.ROWS.items()
+            name: Row(config.model_size, flags, on_bilstm, steps)
+            for name, (flags, on_bilstm) in ablation_tasks.ROWS.items()
         }
         table = ablation_tasks.TABLE._replace(note=config.note)
     else:
@@ -337,12 +338,8 @@ class Sentences(Column):
         return self.encoding.encode(part.read()).batch
 
     def task(self, config, bilstm):
-        return ClassificationTask(
-            config,
-            self.encoding,
-            self.data.metrics,
-            bilstm_head=bilstm,
-        )
+        kind = lstms.BilstmClassification if bilstm else ClassificationTask
+        return kind(config, self.encoding, self.data.metrics)
 
     def score(self, predictions):
         task = self.task(BertConfig.from_name("tiny", len(self.vocab)), False)
@@ -370,8 +367,8 @@ class Entities(Column):
         return self.encoding.encode(self.dev).batch
 
     def task(self, config, bilstm):
-        encoding = self.encoding
-        return TaggingTask(config, encoding, bilstm_head=bilstm)
+        kind = lstms.BilstmTagging if bilstm else TaggingTask
+        return kind(config, self.encoding)
 
     def score(self, predictions):
         task = self.task(BertConfig.from_name("tiny", len(self.vocab)), False)
@@ -401,12 +398,9 @@ class Spans(Column):
         return make_windows(self._asked(), self.encoding, False).batch
 
     def task(self, config, bilstm):
-        return SpanTask(
-            config,
-            self.encoding,
-            n_best_size=self.encoding.max_seq_length,
-            bilstm_head=bilstm,
-        )
+        kind = lstms.BilstmSpans if bilstm else SpanTask
+        most = self.encoding.max_seq_length
+        return kind(config, self.encoding, n_best_size=most)
 
     def score(self, predictions):
         first = 0

@@ -3,8 +3,8 @@
 Checks that cannot apply, and why:
 
 - PretrainingHeads and SpanHead have no `call`: they are scopes, whose inner
-  layers the models call. `run_layer_test` cannot make FeatureHead's list of
-  tensors, nor BertTokenizer's strings. Of these, only serialization is tested.
+  layers the models call. `run_layer_test` cannot make BertTokenizer's strings.
+  Of these, only serialization is tested.
 - `run_layer_test` passes all inputs of a training step as one argument, so it
   cannot train layers with several inputs. It trains the models around them.
 - `run_layer_test` passes a dict of inputs as keyword arguments. Our models take
@@ -27,7 +27,6 @@ from keras.src.testing import TestCase
 
 from bert_tf.modeling import dense, heads, optimization, transformer
 from bert_tf.modeling.encoder import BertModel
-from bert_tf.modeling.feature_tagger import BertFeatureTagger, FeatureHead
 from tests.backends import small_bert
 from tests.backends.small_bert import CONFIG, B, C, H, N, P, S, V
 
@@ -36,10 +35,8 @@ CONFIGURED = {"config": dataclasses.replace(CONFIG, type_vocab_size=3)}
 X = (B, S, H)
 BLOCK_INPUTS = {"x": X, "attention_bias": (B, 1, 1, S)}
 BLOCK_OUTPUTS = (X, (B, N, S, S))
-TAGGER = {"num_labels": 3, "layers": "sum_all", "lstm_size": 5, "dropout": 0.1}
 MODELS = small_bert.ARGUMENTS | {
     BertModel: {"name": "bert_model"},
-    BertFeatureTagger: TAGGER,
 }
 SLOW = [] if keras.config.backend() == "tensorflow" else [pytest.mark.slow]
 EACH_MODEL = pytest.mark.parametrize(
@@ -134,7 +131,6 @@ def test_models(model_class):
     [
         (heads.PretrainingHeads, CONFIGURED),
         (heads.SpanHead, CONFIGURED),
-        (FeatureHead, {**CONFIGURED, **TAGGER}),
         (optimization.AdamWeightDecay, {"learning_rate": 0.1}),
         (optimization.Lamb, {"learning_rate": 0.1}),
         (optimization.WarmupLinearDecay, {"peak": 0.1, "num_train_steps": 7}),

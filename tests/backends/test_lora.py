@@ -12,7 +12,6 @@ import bert_tf
 from bert_tf.checkpoints.huggingface_names import rows
 from bert_tf.errors import InputError
 from bert_tf.modeling.encoder import BertModel, resize_vocabulary
-from bert_tf.modeling.feature_tagger import BertFeatureTagger
 from bert_tf.modeling.heads import BertClassifier, BertPretrainer
 from bert_tf.modeling.optimization import AdamWeightDecay
 from bert_tf.modeling.variables import checkpoint_variables
@@ -510,5 +509,3 @@ def test_wrong_calls_are_errors(tmp_path):
     model.quantize("int8")
     with pytest.raises(InputError, match="Call enable_lora before quantize"):
         model.enable_lora(2)
-    with pytest.raises(InputError, match="Use enable_lora of a BertToken"):
-        BertFeatureTagger(CONFIG, 3, "sum_all").enable_lora(2)

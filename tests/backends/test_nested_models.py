@@ -10,7 +10,6 @@ import pytest
 from bert_tf.checkpoints.pretrained import load_checkpoint
 from bert_tf.data.schema import INPUTS
 from bert_tf.modeling.encoder import BertModel
-from bert_tf.modeling.feature_tagger import BertFeatureTagger
 from bert_tf.modeling.heads import BertClassifier, BertMultipleChoice
 from tests.backends import small_bert
 
@@ -18,7 +17,6 @@ CONFIG = dataclasses.replace(small_bert.CONFIG, num_hidden_layers=1)
 OPTIONS = {
     **small_bert.ARGUMENTS,
     BertModel: {},
-    BertFeatureTagger: {"num_labels": 3, "layers": "last", "lstm_size": 4},
 }
 ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
 

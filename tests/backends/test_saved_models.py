@@ -8,7 +8,6 @@ import pytest
 
 from bert_tf.modeling import heads
 from bert_tf.modeling.encoder import BertModel, resize_vocabulary
-from bert_tf.modeling.feature_tagger import BertFeatureTagger
 from tests.backends import small_bert
 from tests.backends.small_bert import CONFIG, V
 
@@ -16,8 +15,6 @@ FROZEN = {
     "gradient_checkpointing": True,
     "frozen_layers": ["embeddings", "layer_0"],
 }
-BILSTM = {"num_labels": 3, "bilstm_head": True}
-TAGGER = {"num_labels": 3, "layers": "sum_all", "lstm_size": 4}
 LEFT_TO_RIGHT = dataclasses.replace(CONFIG, attention_direction="left_to_right")
 
 
@@ -38,9 +35,6 @@ def assert_same_outputs(model, other, inputs):
     ("model_class", "config", "options"),
     [
         *((m, CONFIG, FROZEN) for m in small_bert.MODELS),
-        (heads.BertClassifier, CONFIG, BILSTM),
-        (heads.BertSpanLabeler, CONFIG, {"bilstm_head": True}),
-        (BertFeatureTagger, CONFIG, TAGGER),
         (heads.BertPretrainer, LEFT_TO_RIGHT, {}),
     ],
 )

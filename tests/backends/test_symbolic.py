@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 
 from bert_tf.modeling.encoder import BertModel
-from bert_tf.modeling.feature_tagger import BertFeatureTagger
-from bert_tf.modeling.heads import HeadModel
 from bert_tf.modeling.transformer import (
     Embeddings,
     Encoder,
@@ -95,13 +93,10 @@ def test_layers_know_their_shapes(layer_class, options, shapes, expected):
     assert found == expected
 
 
-@pytest.mark.parametrize("model_class", [*small_bert.MODELS, BertFeatureTagger])
+@pytest.mark.parametrize("model_class", small_bert.MODELS)
 def test_the_summary_shows_every_shape(model_class):
     lines = []
-    tagger = {"num_labels": 2, "layers": "sum_all", "lstm_size": 3}
-    options = dict(small_bert.ARGUMENTS.get(model_class, tagger))
-    if issubclass(model_class, HeadModel):
-        options["bilstm_head"] = True
+    options = small_bert.ARGUMENTS[model_class]
     features = small_bert.features(model_class)
     shapes = {name: value.shape for name, value in features.items()}
     for build in (

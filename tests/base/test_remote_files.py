@@ -164,8 +164,8 @@ def test_classification_works_on_remote_files(copy):
     """One training, then two in its folder, and an export."""
     data = copy(f"{PLACE}/sst-2", sentence_files.write, "sst-2")
     folder = f"{PLACE}/classifier"
-    task = {"task_name": "sst-2", "data_dir": data, "num_workers": 1}
-    more = {"do_predict": True, "glue_submission": True}
+    task = {"task_name": "sst-2", "data_dir": data}
+    more = {"do_predict": True}
     fine_tune("run_classifier", folder, **task, **more, save_best="loss")
     assert contents(folder) >= {
         *("best/best.json", "eval_results.json", "train.tf_record"),

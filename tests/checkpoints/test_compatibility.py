@@ -99,10 +99,6 @@ def three():
     return classifier(3)
 
 
-def bilstm():
-    return classifier(bilstm_head=True)
-
-
 PROBLEM = "its problem type is regression, not single_label_classification"
 HEADS = {
     "the same": ({}, ""),
@@ -149,21 +145,6 @@ def test_the_head_to_start_from(saved, student, caplog, facts, words):
     has_head = "output_weights" in start().shapes
     assert has_head == (not words)
     assert (load(path).model.random_variables is None) == has_head
-
-
-@pytest.mark.parametrize(
-    ("model", "wish", "words"),
-    [
-        (bilstm, False, "it has a BiLSTM"),
-        (classifier, True, "it has no BiLSTM"),
-    ],
-)
-def test_a_different_bilstm_is_reported(saved, caplog, model, wish, words):
-    path = saved(model, problem_type="multi_label_classification")
-    [text] = warnings_of(caplog, load, path, bilstm_head=wish)
-    assert text.endswith(words)
-    model = load(path, None, bilstm_head=wish)
-    assert (model.labels, model.problem) == (LABELS, "multi_label")
 
 
 def test_another_problem_is_kept_with_a_warning(saved, caplog):

@@ -251,7 +251,7 @@ MISSPELT = NO_COLUMN.format("txet", r" Did you mean 'text'\?")
         ("a\n", {"a": "-2"}, HEADERLESS, ":1: .* 2 columns or more"),
         # Columns after a missing one would be in the wrong place.
         ("x\ny\n", "label text", OPTIONAL, "2 columns or more, found 1"),
-        (JSON, {"a": "text"}, {}, ":2: no key 'text'; .*`skip_malformed"),
+        (JSON, {"a": "text"}, {}, ":2: no key 'text'; .*null is an empty text"),
     ],
 )
 def test_unusable_columns_and_rows(write, content, columns, settings, message):

@@ -43,18 +43,10 @@ def test_padding_depends_on_the_devices(monkeypatch):
         pass
 
     cpus = (tf.distribute.get_strategy(), toy_task.two_devices())
-    for padding, static in (
-        ("auto", False),
-        ("longest", False),
-        ("max_length", True),
-    ):
-        config = options(padding=padding)
-        for strategy in cpus:
-            assert settings.padding(config, strategy).static is static
+    for strategy in cpus:
+        assert not settings.padding(options(), strategy).static
     monkeypatch.setattr(tf.distribute, "TPUStrategy", Tpu)
     assert settings.padding(options(), Tpu()).static
-    with pytest.raises(InputError, match="must be auto or max_length on a TPU"):
-        settings.padding(options(padding="longest"), Tpu())
 
 
 def test_text_models_pad_as_the_scripts_do():

@@ -86,11 +86,11 @@ def test_a_training_is_recorded(tmp_path):
     folder = tmp_path / "a" / "b"
     begin(folder, learning_rate=0.25, class_weights=("1", "2"))
     record = json.loads((folder / "fine_tuning.json").read_text())
-    facts = {**FACTS, "bilstm_head": False, "lora_rank": None}
+    facts = {**FACTS, "lora_rank": None}
     assert record["facts"] == facts
     assert record["settings"]["learning_rate"] == 0.25
     assert record["settings"]["class_weights"] == ["1", "2"]
-    names = {"save_best", "optimizer", "random_seed", "label_smoothing"}
+    names = {"save_best", "max_grad_norm", "random_seed", "label_smoothing"}
     assert names <= record["settings"].keys()
     # The record counts as soon as there is a model.
     assert output_folder.recorded_facts(str(folder)) == {}
@@ -112,7 +112,6 @@ def test_a_training_is_recorded(tmp_path):
         ("labels", ["0"], r'labels \["0", "1"\], .*labels \["0"\]\.'),
         ("training_set", "0123456789abc", r"training set 01234567\."),
         ("do_lower_case", False, "do_lower_case false"),
-        ("bilstm_head", True, "bilstm_head true"),
         (
             "config",
             {"num_hidden_layers": 3, "attention_direction": "left_to_right"},
@@ -123,11 +122,9 @@ def test_a_training_is_recorded(tmp_path):
 def test_another_run_is_rejected(tmp_path, name, other, words):
     begin(tmp_path)
     train(tmp_path)
-    is_flag = name == "bilstm_head"
-    facts = FACTS if is_flag else {**FACTS, name: other}
-    flags = {name: other} if is_flag else {}
+    facts = {**FACTS, name: other}
     for do_train in (True, False):
-        flags |= {"do_train": do_train, "do_export": True}
+        flags = {"do_train": do_train, "do_export": True}
         message = refused(words, tmp_path, facts, **flags)
         assert "`overwrite_output_dir`" in message
     assert not (tmp_path / "export").exists()

@@ -227,7 +227,7 @@ def test_a_model_in_the_folder_takes_precedence(resolved, fine_tuned, tmp_path):
     folder = fine_tuned("start", labels=("0", "1"))
     labels = ("entailment", "not_entailment")
     out = tmp_path / "out"
-    record(out, {"labels": [*labels], "bilstm_head": False})
+    record(out, {"labels": [*labels]})
     checkpoints.write(str(out / "model.ckpt-1"), encoder_of_zeros())
     flags = {"init_checkpoint": folder, "max_seq_length": 11}
     _, start = resolved(**flags, do_eval=True)
@@ -310,7 +310,6 @@ def test_missing_and_invalid_records(
 
 class Task:
     kind = head = "classifier"
-    bilstm_head = False
     problem_type = "single_label_classification"
     labels = ("no", "yes", "maybe")
 
@@ -320,17 +319,16 @@ class Task:
 
 
 BELOW_HEAD = ["bert/pooler/dense/bias"]
-BILSTM = "bilstm/forward_lstm/lstm_cell/bias"
 
 
 @pytest.fixture
 def classifier(tmp_path):
     """Writes a checkpoint with a head of three outputs, and its facts."""
 
-    def make(bilstm=False, **facts):
+    def make(**facts):
         prefix = str(tmp_path / "bert_model.ckpt")
         shapes = {BELOW_HEAD[0]: [4], "output_weights": [3, 4]}
-        shapes |= {"output_bias": [3]} | ({BILSTM: [16]} if bilstm else {})
+        shapes["output_bias"] = [3]
         tensors = {n: np.zeros(shape, "f") for n, shape in shapes.items()}
         checkpoints.write(prefix, tensors)
         facts = {"labels": Task.labels, **facts}
@@ -354,8 +352,6 @@ def test_a_head_of_the_same_task_is_kept(classifier, is_trained):
     for labels in (Task.labels, Task.labels[::-1], None, numbers):
         path = classifier(labels=labels)
         assert "output_weights" in opened(path, is_trained)
-    path = classifier(bilstm=True)
-    assert BILSTM in opened(path, is_trained, bilstm_head=True)
 
 
 @pytest.mark.parametrize(
@@ -364,8 +360,6 @@ def test_a_head_of_the_same_task_is_kept(classifier, is_trained):
         ({}, {"labels": ("a", "b")}, "its head has 3 outputs, not 2"),
         ({}, {"labels": ()}, "its head has 3 outputs, not 1"),
         ({"head": "token"}, {}, "its head is token, not classifier"),
-        ({}, {"bilstm_head": True}, "it has no BiLSTM"),
-        ({"bilstm": True}, {}, "it has a BiLSTM"),
         (
             {"problem_type": "multi_label_classification"},
             {},

@@ -101,7 +101,7 @@ def test_prediction_needs_no_answers(read, warnings):
         {"id": "q2", "question": "?", "answers": [{"text": "Seoul"}]},
         qa("q3", "not there", 10_000),
     )
-    questions = read(content, needs_answers=False, strict=True)
+    questions = read(content, needs_answers=False)
     assert [q.answers for q in questions] == [
         (),
         (Answer("Seoul", -1),),
@@ -127,7 +127,7 @@ def test_prediction_needs_no_answers(read, warnings):
         (qa(is_impossible=True), "", "empty context"),
     ],
 )
-def test_training_skips_or_refuses_flawed_questions(
+def test_training_skips_flawed_questions(
     read, warnings, entry, context, message
 ):
     flawed = squad(entry, {**entry, "id": "q2"}, context=context)
@@ -137,10 +137,8 @@ def test_training_skips_or_refuses_flawed_questions(
     place = rf"'q1' \(.*squad\.json: {PLACE}\)"
     [line] = [line for line in warnings if "skipped" in line]
     assert re.search(f": 2; the first: {place}: .*{message}", line)
-    found = read(good, needs_answers=False, strict=True, **options)
+    found = read(good, needs_answers=False, **options)
     assert ids(found) == ["q1", "q2", "good"]
-    with pytest.raises(InputError, match=f"question 1: .*'q1'.*{message}"):
-        read(good, strict=True, **options)
     with pytest.raises(InputError, match=r"no questions to .* all 2 were skip"):
         read(flawed, **options)
 
@@ -214,15 +212,11 @@ def test_errors_name_the_place(read, change, message):
         ([], "SQuAD.*a list"),
         ({"model": "bert"}, "json: .* 'data'; found 'model'"),
         ({"data": "squad"}, "'data' must be a list; got 'squad'"),
-        (
-            squad(qa(text="x" * 5000), context="y" * 9000),
-            r"'x{50,99}\.\.\., but the context has 'y",  # Shortened.
-        ),
     ],
 )
 def test_files_that_are_not_squad(read, content, message):
     with pytest.raises(InputError, match=message):
-        read(content, strict=True)
+        read(content)
 
 
 def test_real_files(shared_data, warnings):

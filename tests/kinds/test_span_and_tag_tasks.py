@@ -1,7 +1,5 @@
 """Losses, predictions and scores of the tasks that label tokens."""
 
-import re
-
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -10,8 +8,7 @@ from bert_tf.errors import InputError
 from bert_tf.kinds.spans.squad_files import SpanEncoding
 from bert_tf.kinds.spans.task import SpanTask
 from bert_tf.kinds.tags.conll_files import TaggingEncoding
-from bert_tf.kinds.tags.task import FeatureTaggingTask, TaggingTask
-from bert_tf.modeling.feature_tagger import BertFeatureTagger
+from bert_tf.kinds.tags.task import TaggingTask
 from bert_tf.modeling.variables import checkpoint_variables
 from tests.tasks import small_training
 from tests.tasks.small_training import CONFIG, S, as_arrays, cut
@@ -35,11 +32,6 @@ def tags(**options) -> TaggingTask:
     return TaggingTask(CONFIG, tagging(), **{"dropout": 0.0} | options)
 
 
-def feature_tags(**options) -> FeatureTaggingTask:
-    defaults = {"layers": "last", "lstm_size": 13, "dropout": 0.0}
-    return FeatureTaggingTask(CONFIG, tagging(), **defaults | options)
-
-
 def windows(lengths) -> dict[str, np.ndarray]:
     random = np.random.default_rng(3)
     starts = random.integers(0, lengths)
@@ -60,7 +52,7 @@ def sentences(lengths) -> dict[str, np.ndarray]:
     return features | {"label_ids": label_ids * mask, "label_mask": mask}
 
 
-FEATURES = {spans: windows, tags: sentences, feature_tags: sentences}
+FEATURES = {spans: windows, tags: sentences}
 
 
 @pytest.mark.parametrize("make", FEATURES)
@@ -235,31 +227,10 @@ def test_options_of_the_model():
     assert model.dropout.rate == 0.25
 
 
-def test_the_model_of_the_feature_based_task():
-    task = feature_tags(layers="sum_all", lstm_size=3, dropout=0.25)
-    model = task.build_model()
-    assert type(model) is BertFeatureTagger
-    assert model.head.options == {
-        "num_labels": C,
-        "layers": "sum_all",
-        "lstm_size": 3,
-        "dropout": 0.25,
-    }
-    names = task.checkpoint_variables(model)
-    # A checkpoint may lack the head and the pooler, but no other variable.
-    new = {name for name in names if re.match(task.new_variables, name)}
-    assert {n.rpartition("/")[0].split("/")[0] for n in names} == {
-        *("bert", "features_sum_all")
-    }
-    assert new == {n for n in names if re.match("features|bert/pooler/", n)}
-    assert re.match(task.new_variables, "output_weights")
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: TaggingTask(CONFIG, tagging(("O",))), "at least 2 labels"),
-        (lambda: feature_tags(layers="concat_last_four"), "with 1 layers"),
     ],
 )
 def test_invalid_arguments(make, message):

@@ -11,7 +11,6 @@ import tensorflow as tf
 from bert_tf.kinds.tags.conll_files import Sentence, TaggingEncoding
 from bert_tf.kinds.tags.graph import WHITE_SPACE, ServedTagger, split_words
 from bert_tf.kinds.tags.task import TaggingTask
-from bert_tf.modeling.feature_tagger import BertFeatureTagger
 from bert_tf.modeling.heads import BertTokenClassifier
 from tests.serving.small_served import (
     CONFIG,
@@ -28,12 +27,6 @@ from tests.serving.small_served import (
 )
 
 LABELS = ("O", "B-CAT", "B-MAT", "I-CAT", "I-MAT")
-MODELS = {
-    "fine_tuned": functools.partial(BertTokenClassifier, CONFIG, len(LABELS)),
-    "weighted": functools.partial(
-        BertFeatureTagger, CONFIG, len(LABELS), "sum_all", lstm_size=5
-    ),
-}
 
 
 def random_texts(count, seed=2):
@@ -58,14 +51,13 @@ TEXTS = [*NASTY, *random_texts(53)]
 
 
 @functools.cache
-def tagger(name="fine_tuned", length=LENGTH):
+def tagger(length=LENGTH):
     encoding = TaggingEncoding(VOCAB, True, None, length, LABELS)
-    model = random_weights(MODELS[name]())
+    model = random_weights(BertTokenClassifier(CONFIG, len(LABELS)))
     batch = encoding.encode(sentences_of(TEXTS)).batch
     logits = model(batch)["logits"].numpy()[batch["label_mask"] > 0]
     # Otherwise one or two labels would be the most likely everywhere.
-    head = getattr(model, "head", model)
-    head.output_bias.assign_sub(logits.mean(axis=0))
+    model.output_bias.assign_sub(logits.mean(axis=0))
     return ServedTagger(model, encoding)
 
 
@@ -128,21 +120,12 @@ def test_words_are_those_of_python():
 
 
 @pytest.mark.parametrize(
-    ("name", "length"),
-    [
-        ("fine_tuned", 3),
-        # Rows do not depend on the model.
-        *(
-            pytest.param(*case, marks=pytest.mark.slow)
-            for case in (
-                *(("fine_tuned", 7), ("fine_tuned", LENGTH)),
-                ("weighted", LENGTH),
-            )
-        ),
-    ],
+    "length",
+    # Rows do not depend on the model.
+    [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (7, LENGTH))],
 )
-def test_rows_and_tags_are_those_of_the_script(name, length):
-    served = tagger(name, length)
+def test_rows_and_tags_are_those_of_the_script(length):
+    served = tagger(length)
     answers = answer(served, {"text": TEXTS})
     words = decoded(rows_of(answers, "words"))
     assert words == [text_of(content).split() for content in TEXTS]

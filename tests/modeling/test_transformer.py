@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from bert_tf import feature_tagger
 from bert_tf.errors import InputError
-from bert_tf.modeling import feature_tagger, heads, kernels, transformer
+from bert_tf.modeling import heads, kernels, transformer
 from bert_tf.modeling.dense import Dense
 from bert_tf.modeling.transformer import (
     ACTIVATIONS,

@@ -18,7 +18,6 @@ from bert_tf.kinds.vectors.graph import ServedEncoder
 from bert_tf.kinds.vectors.task import EmbeddingTask
 from bert_tf.modeling import heads
 from bert_tf.modeling.encoder import BertModel
-from bert_tf.modeling.feature_tagger import BertFeatureTagger
 from bert_tf.serving.export import EXTRA, save
 from bert_tf.serving.readme import (
     MODEL_CARD,
@@ -104,12 +103,6 @@ KINDS = {
             BertModel(dataclasses.replace(SMALL, num_attention_heads=1))
         ),
         ENCODING,
-    ),
-    "lstms": lambda: ServedTagger(
-        random_weights(
-            BertFeatureTagger(SMALL, len(TAGS), layers="last", lstm_size=5)
-        ),
-        TAGGING,
     ),
 }
 

@@ -26,7 +26,6 @@ from bert_tf.base import files
 from bert_tf.errors import InputError
 from bert_tf.kinds.tags.conll_files import TaggingEncoding
 from bert_tf.kinds.tags.graph import ServedTagger
-from bert_tf.modeling.feature_tagger import BertFeatureTagger
 from bert_tf.modeling.heads import (
     BertClassifier,
     BertPretrainer,
@@ -436,13 +435,6 @@ FEATURES = {"input_ids": IDS, "input_mask": (IDS > 0).astype(np.int32)}
     [
         (lambda policy: BertSpanLabeler(CONFIG, dtype=policy), "bfloat16"),
         (lambda policy: BertPretrainer(CONFIG, dtype=policy), "float16"),
-        pytest.param(
-            lambda policy: BertFeatureTagger(
-                CONFIG, 3, layers="sum_all", lstm_size=5, dtype=policy
-            ),
-            "bfloat16",
-            marks=pytest.mark.slow,
-        ),
     ],
 )
 def test_outputs_are_equal_bit_for_bit(make, policy):

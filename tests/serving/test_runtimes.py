@@ -40,11 +40,7 @@ def opened(kind):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "name"),
-    [
-        pair
-        for pair in itertools.product(small_exports.KINDS, RUNTIMES)
-        if pair != ("lstms", "litert")
-    ],
+    [*itertools.product(small_exports.KINDS, RUNTIMES)],
 )
 def test_converted_models_give_the_same_outputs(kind, name):
     export, runtime = opened(kind), RUNTIMES[name]
@@ -246,12 +242,6 @@ def test_refuses_a_damaged_model_in_one_line(tmp_path, name, share):
     message = f"^{tmp_path}/10: the SavedModel cannot be loaded: [^\n]*$"
     with pytest.raises(InputError, match=message):
         open_export(str(tmp_path))
-
-
-@pytest.mark.slow
-def test_loops_for_litert():
-    with pytest.raises(InputError, match="cannot run the loops of LSTMs"):
-        convert(opened("lstms"), RUNTIMES["litert"], False)
 
 
 def test_the_formats_are_those_of_the_option():

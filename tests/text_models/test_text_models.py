@@ -1283,7 +1283,6 @@ def test_entities_and_answers_in_numbers(encoder):
 @pytest.mark.parametrize(
     ("make", "option"),
     [
-        (lambda **x: bert_tf.BertClassifier(CONFIG, 2, **x), "bilstm_head"),
         (lambda **x: bert_tf.FullTokenizer([*VOCAB], **x), "do_lower_case"),
     ],
 )

@@ -24,7 +24,7 @@ from bert_tf.checkpoints.checkpoint import (
     require_keeps_optimizer,
 )
 from bert_tf.checkpoints.huggingface_names import HEADS
-from bert_tf.jobs.options import checks
+from bert_tf.jobs import settings
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -77,4 +77,4 @@ class ConvertCheckpointConfig(Options):
             require_keeps_optimizer(self.to)
         if not files.is_remote(self.input):
             require_checkpoint(self.input)
-        checks.require_files(self.bert_config_file, self.vocab_file)
+        settings.require_files(self.bert_config_file, self.vocab_file)

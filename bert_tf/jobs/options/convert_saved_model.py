@@ -24,7 +24,7 @@ import importlib.util
 
 from bert_tf.base.options import Options, option
 from bert_tf.errors import missing
-from bert_tf.jobs.options import checks
+from bert_tf.jobs import settings
 
 # The packages that convert and run models for other runtimes, by extra.
 PACKAGES = {
@@ -55,7 +55,7 @@ class ConvertSavedModelConfig(Options):
     )
 
     def check(self) -> None:
-        checks.require_files(self.export_dir)
+        settings.require_files(self.export_dir)
         for package in PACKAGES[self.format]:
             if importlib.util.find_spec(package) is None:
                 purpose = f"`format={self.format}`"

@@ -6,7 +6,7 @@ Its options and files are explained in options/classifier.py.
 import dataclasses
 import functools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,14 +36,21 @@ from bert_tf.tasks.encoding import Encoding
 from bert_tf.tasks.examples import Example, read_examples
 
 
-def run(config: ClassifierConfig) -> TrainingResult:
-    """Fine-tunes, evaluates, predicts and exports a sentence classifier."""
+def run(
+    config: ClassifierConfig,
+    make_task: Callable[..., ClassificationTask] = ClassificationTask,
+) -> TrainingResult:
+    """Fine-tunes, evaluates, predicts and exports a sentence classifier.
+
+    `make_task` takes the arguments of `ClassificationTask`.
+    """
     config.check()
     names = settings.splits(config)
     config, start = resolve(config, "classifier", "choice")
     config = _with_pooling(config)
     data_set = _data_set(config, start)
-    _check_options(config, data_set, start)
+    if config.do_export:
+        require_lines(data_set.labels, "labels.txt")
     # All files are found before one is read.
     parts = {name: data_set.split(name, config.data_dir) for name in names}
     splits = [
@@ -52,12 +59,26 @@ def run(config: ClassifierConfig) -> TrainingResult:
         for part in parts[name]
     ]
     encoding = _encoding(config, data_set, start)
-    rows_per_example = 1.0
+    rows_per_example, class_weights = 1.0, None
     if config.do_train:
         splits[0], rows_per_example = _training_set(
             splits[0], config, data_set, encoding
         )
-    task = _task(config, data_set, start, encoding, splits, rows_per_example)
+        class_weights = _class_weights(config, data_set, splits[0].examples)
+    is_choice = data_set.problem == "multiple_choice"
+    task = (MultipleChoiceTask if is_choice else make_task)(
+        start.config,
+        encoding,
+        data_set.metrics,
+        positive_label=data_set.positive_label,
+        class_weights=class_weights,
+        label_smoothing=config.label_smoothing,
+        dropout=config.head_dropout,
+        eval_batch_size=config.eval_batch_size,
+        rows_per_example=rows_per_example,
+        is_pair=None if is_choice else data_set.is_pair,
+        **settings.model_options(config, start.config),
+    )
     return fine_tune(
         config,
         start,
@@ -84,16 +105,15 @@ class _Steps(Steps):
         test: Sequence[SplitFile],
     ):
         super().__init__(task)
-        self._config = config
+        self._has_unlabeled = bool(config.unlabeled_file)
         self._data_set = data_set
         self._submissions = {part.suffix: part.submission for part in test}
 
     def rename(self, labels: tuple[str, ...]) -> tuple[str, ...]:
-        mapping = self._config.allow_label_mapping
-        return self._data_set.with_labels(labels, allow_mapping=mapping).labels
+        return self._data_set.with_labels(labels).labels
 
     def complete(self, split: Split) -> Split:
-        if split.name != "train" or not self._config.unlabeled_file:
+        if split.name != "train" or not self._has_unlabeled:
             return split
         return dataclasses.replace(split, features=_with_is_labeled(split))
 
@@ -101,19 +121,11 @@ class _Steps(Steps):
         self, split: Split, predictions: Mapping[str, np.ndarray], folder: str
     ) -> None:
         if split.is_predicted:
-            path = self._submission(split.suffix)
+            name = self._submissions[split.suffix]
+            submission = name and os.path.join(folder, "glue_submission", name)
             self.task.write_predictions(
-                folder, split.examples, predictions, split.suffix, path
+                folder, split.examples, predictions, split.suffix, submission
             )
-
-    def _submission(self, suffix: str) -> str | None:
-        """Returns the path of a part's file for the GLUE leaderboard."""
-        name, config = self._submissions[suffix], self._config
-        if name is None or not config.glue_submission:
-            return None
-        folder = config.glue_submission_dir
-        folder = folder or os.path.join(config.output_dir, "glue_submission")
-        return os.path.join(folder, name)
 
 
 def _with_pooling(config: ClassifierConfig) -> ClassifierConfig:
@@ -127,38 +139,23 @@ def _with_pooling(config: ClassifierConfig) -> ClassifierConfig:
 def _data_set(config: ClassifierConfig, start: Start) -> DataSet:
     """Returns the data set of --task_name, or of custom files."""
     if config.task_name.lower() == datasets.CUSTOM:
-        data_set = _custom_data_set(config, start)
+        is_new = config.do_train or config.problem == "regression"
+        data_set = config.custom_data_set(
+            config.problem,
+            labels=config.labels or (None if is_new else start.labels),
+        )
     else:
         data_set = config.official_data_set()
-    return data_set.with_labels(
-        start.labels or (),
-        is_trained=config.do_train,
-        allow_mapping=config.allow_label_mapping,
-    )
-
-
-def _custom_data_set(config: ClassifierConfig, start: Start) -> DataSet:
-    labels = config.labels
-    if (
-        labels is None
-        and not config.do_train
-        and config.problem != "regression"
-    ):
-        labels = start.labels
-    return datasets.custom_data_set(
-        config.data_dir or "",
-        train_file=config.train_file,
-        dev_file=config.dev_file,
-        test_file=config.test_file,
-        text_a_column=config.text_a_column,
-        text_b_column=config.text_b_column,
-        id_column=config.id_column,
-        label_column=config.label_column,
-        has_header=config.header,
-        problem=config.problem,
-        labels=labels,
-        skip_malformed=config.skip_malformed_rows,
-    )
+        if not config.unlabeled_file:  # It has the columns of custom files.
+            config.warn_ignored()
+    if not config.do_train:
+        require_activation(
+            start.init_checkpoint or config.output_dir,
+            start.activation_fn,
+            data_set.problem,
+            "Remove it from config.json to use the outputs before it.",
+        )
+    return data_set.with_labels(start.labels or (), is_trained=config.do_train)
 
 
 def _training_set(
@@ -206,7 +203,6 @@ def _read_unlabeled(
         data_set.target,
         has_header=config.header,
         is_labelled=False,
-        skip_malformed=config.skip_malformed_rows,
     )
 
 
@@ -221,22 +217,6 @@ def _with_is_labeled(train: Split) -> Features:
     return dataclasses.replace(train.features, arrays=arrays)
 
 
-def _check_options(
-    config: ClassifierConfig, data_set: DataSet, start: Start
-) -> None:
-    """Compares options with the task and the checkpoint."""
-    if not config.do_train:
-        require_activation(
-            start.init_checkpoint or config.output_dir,
-            start.activation_fn,
-            data_set.problem,
-            "Remove it from config.json to use the outputs before it.",
-        )
-    if config.do_export:
-        require_lines(data_set.labels, "labels.txt")
-    config.warn_ignored()
-
-
 def _encoding(
     config: ClassifierConfig, data_set: DataSet, start: Start
 ) -> Encoding:
@@ -249,34 +229,6 @@ def _encoding(
         num_choices=len(data_set.labels) if is_choice else 0,
         doc_stride=config.doc_stride,
         window_pooling=config.window_pooling or "mean",
-    )
-
-
-def _task(
-    config: ClassifierConfig,
-    data_set: DataSet,
-    start: Start,
-    encoding: Encoding,
-    splits: Sequence[Split],
-    rows_per_example: float,
-) -> ClassificationTask:
-    is_choice = data_set.problem == "multiple_choice"
-    class_weights = None
-    if config.do_train:
-        class_weights = _class_weights(config, data_set, splits[0].examples)
-    kind = MultipleChoiceTask if is_choice else ClassificationTask
-    return kind(
-        start.config,
-        encoding,
-        data_set.metrics,
-        positive_label=data_set.positive_label,
-        class_weights=class_weights,
-        label_smoothing=config.label_smoothing,
-        dropout=config.head_dropout,
-        eval_batch_size=config.eval_batch_size,
-        rows_per_example=rows_per_example,
-        is_pair=None if is_choice else data_set.is_pair,
-        **settings.model_options(config, start.config),
     )
 
 

@@ -33,15 +33,14 @@ import dataclasses
 from bert_tf.base.options import option
 from bert_tf.errors import InputError
 from bert_tf.jobs import settings
-from bert_tf.jobs.options import checks
-from bert_tf.jobs.settings import DataOptions, DistillationOptions
+from bert_tf.jobs.settings import DistillationOptions, TableOptions
 from bert_tf.tasks import datasets
 from bert_tf.tasks.datasets import DataSet
 from bert_tf.tasks.windows import WINDOW_POOLINGS
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ClassifierConfig(DataOptions, DistillationOptions):
+class ClassifierConfig(TableOptions, DistillationOptions):
     """Options of `run_classifier.py`."""
 
     task_name: str = option(
@@ -65,38 +64,25 @@ class ClassifierConfig(DataOptions, DistillationOptions):
         recorded=True,
         decides="score",
     )
-    xnli_language: str = option(
-        "XNLI: language of the development and test sets.", default="zh"
-    )
-    xnli_train_language: str | None = option(
-        "XNLI: language of the training set. Default: --xnli_language.",
-        default=None,
-    )
+    # XNLI's languages: of the development and test sets, as in the original,
+    # and of the training set, by default the same.
+    xnli_language: str = "zh"
+    xnli_train_language: str | None = None
     text_a_column: str = option(
         "custom: column of the text, by name or by number from 0.",
         default="text",
-        needs="task_name=custom or unlabeled_file",
+        needs="task_name=custom",
     )
     text_b_column: str | None = option(
         "custom: column of the second text of a pair.",
         default=None,
-        needs="task_name=custom or unlabeled_file",
+        needs="task_name=custom",
     )
     label_column: str = option(
         "custom: column of the label. For multi_label problems, names "
         "separated by commas, or several columns of 0 and 1.",
         default="label",
         needs="task_name=custom",
-    )
-    id_column: str | None = option(
-        "custom: column that identifies the rows in predictions.",
-        default=None,
-        needs="task_name=custom",
-    )
-    header: bool = option(
-        "custom: whether the first line names the columns.",
-        default=True,
-        needs="task_name=custom or unlabeled_file",
     )
     labels: tuple[str, ...] | None = option(
         "custom: the labels. Default: the labels of the training file.",
@@ -109,16 +95,6 @@ class ClassifierConfig(DataOptions, DistillationOptions):
         default="single_label",
         choices=datasets.CUSTOM_PROBLEMS,
         needs="task_name=custom",
-    )
-    skip_malformed_rows: bool = option(
-        "Whether to skip, and count, rows with a wrong number of columns and "
-        "JSON lines that lack a key.",
-        default=False,
-    )
-    allow_label_mapping: bool = option(
-        "Whether to use a model whose label names differ from the task's; "
-        "labels are then matched by position.",
-        default=False,
     )
     unlabeled_file: str | None = option(
         "TSV, CSV or JSON Lines file with more texts, trained on the "
@@ -148,38 +124,15 @@ class ClassifierConfig(DataOptions, DistillationOptions):
         below=1.0,
         decides="model",
     )
-    glue_submission: bool = option(
-        "Whether to write predictions in the format of the GLUE leaderboard.",
-        default=False,
-    )
-    glue_submission_dir: str | None = option(
-        "Folder for --glue_submission; tasks may share it. Default: "
-        "glue_submission in --output_dir.",
-        default=None,
-        per_worker=True,
-    )
-    num_workers: int | None = option(
-        "Number of processes that tokenize. Default: one per CPU.",
-        default=None,
-        at_least=1,
-        at_most=1024,
-        per_worker=True,
-    )
 
     def check(self) -> None:
-        checks.require_data_dir(self)
         if self.do_train:
             self.require_windows()
-        checks.require_teacher(self)
-        find = self._custom_files
-        if self.task_name.lower() != datasets.CUSTOM:
-            find = self.official_data_set
-            find()  # Raises InputError for an unknown name.
-        if self.glue_submission:
-            self._require_submission(find())
-        checks.require_fine_tuning(self)
-        checks.require_splits(self, find)
-        checks.require_files(self.unlabeled_file)
+        is_custom = self.task_name.lower() == datasets.CUSTOM
+        find = self.custom_data_set if is_custom else self.official_data_set
+        super().check()
+        self.require_splits(find, settings.splits(self))
+        settings.require_files(self.unlabeled_file)
 
     def require_windows(self) -> None:
         """Raises InputError for --window_pooling without --doc_stride."""
@@ -192,24 +145,4 @@ class ClassifierConfig(DataOptions, DistillationOptions):
             self.task_name,
             language=self.xnli_language,
             train_language=self.xnli_train_language,
-            skip_malformed=self.skip_malformed_rows,
         )
-
-    def _custom_files(self) -> DataSet:
-        """Returns the files of custom data, for checks that need no labels."""
-        return datasets.custom_data_set(
-            self.data_dir or "",
-            train_file=self.train_file,
-            dev_file=self.dev_file,
-            test_file=self.test_file,
-            problem="regression",
-        )
-
-    def _require_submission(self, data_set: DataSet) -> None:
-        if not any(source.submission for source in data_set.test):
-            raise InputError(
-                "`glue_submission` needs a task of GLUE; got "
-                f"`task_name={data_set.name}`."
-            )
-        if not self.do_predict:
-            raise InputError("`glue_submission` needs `do_predict`.")

@@ -84,12 +84,16 @@ def run(config: FillMaskConfig) -> list[Filled]:
         return []
     filled = []
     for place, text, text_b in _texts(config):
+        blanks, follows = [], None
         try:
+            if text_b is None or MASK in text or MASK in text_b:
+                blanks = fill_mask(model, encoding, text, config.top_k, text_b)
             if text_b is not None:
                 _require_next_sentence(pretrained)
-            filled.append(_fill(config, model, encoding, text, text_b))
+                follows = next_sentence(model, encoding, text, text_b)
         except InputError as error:
             raise InputError(f"{place}{error}") from error
+        filled.append(Filled(text, text_b, blanks, follows))
         _show(filled[-1])
     return filled
 
@@ -123,23 +127,6 @@ def _texts(config: FillMaskConfig) -> Iterator[tuple[str, str, str | None]]:
             ) from error
         if text.strip():
             yield f"{place}: ", *split_pair(text)
-
-
-def _fill(
-    config: FillMaskConfig,
-    model: BertPretrainer,
-    encoding: TextEncoding,
-    text: str,
-    text_b: str | None,
-) -> Filled:
-    if text_b is None:
-        blanks = fill_mask(model, encoding, text, config.top_k)
-        return Filled(text, None, blanks, None)
-    blanks = []
-    if MASK in text or MASK in text_b:
-        blanks = fill_mask(model, encoding, text, config.top_k, text_b)
-    follows = next_sentence(model, encoding, text, text_b)
-    return Filled(text, text_b, blanks, follows)
 
 
 def _show(filled: Filled) -> None:

@@ -17,12 +17,11 @@ import dataclasses
 
 from bert_tf.base.options import option
 from bert_tf.errors import InputError
-from bert_tf.jobs.options import checks
-from bert_tf.jobs.settings import ExportOptions, PretrainedOptions
+from bert_tf.jobs.settings import ExportDirOptions, PretrainedOptions
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FillMaskConfig(PretrainedOptions, ExportOptions):
+class FillMaskConfig(PretrainedOptions, ExportDirOptions):
     """Options of `fill_mask.py`."""
 
     text: str | None = option(
@@ -41,5 +40,5 @@ class FillMaskConfig(PretrainedOptions, ExportOptions):
             raise InputError("`text_b` needs `text`, the text before it.")
         if self.do_export and self.text is not None:
             raise InputError("`do_export` and `text` exclude each other.")
-        checks.require_export_dir(self)
-        checks.require_model(self, self.init_checkpoint)
+        self.require_export_dir()
+        self.require_model(self.init_checkpoint)

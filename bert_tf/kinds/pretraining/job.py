@@ -228,16 +228,11 @@ def _read_config(config: PretrainingConfig) -> BertConfig:
     pretrained = None
     if config.init_checkpoint and not config.bert_config_file:
         pretrained = open_pretrained(config.init_checkpoint)
-    values = {
-        "attention_direction": config.attention_direction,
-        "initializer_range": config.initializer_range,
-        "hidden_dropout_prob": config.dropout_rate,
-        "attention_probs_dropout_prob": config.dropout_rate,
-    }
-    return dataclasses.replace(
-        find_config(config, pretrained),
-        **{name: v for name, v in values.items() if v is not None},
-    )
+    found = find_config(config, pretrained)
+    if config.attention_direction is None:
+        return found
+    direction = config.attention_direction
+    return dataclasses.replace(found, attention_direction=direction)
 
 
 def _with_recorded(config: PretrainingConfig) -> PretrainingConfig:

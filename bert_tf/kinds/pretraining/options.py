@@ -32,14 +32,13 @@ from bert_tf.checkpoints.checkpoint import OBJECTIVES
 from bert_tf.config import ATTENTION_DIRECTIONS
 from bert_tf.errors import InputError, wrong_value
 from bert_tf.jobs import settings
-from bert_tf.jobs.options import checks
 from bert_tf.jobs.settings import (
     DeviceOptions,
     ExportOptions,
     ModelOptions,
     TrainingOptions,
 )
-from bert_tf.training.settings import TrainingConfig
+from bert_tf.training.settings import OPTIMIZERS, TrainingConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -59,19 +58,6 @@ class PretrainingConfig(
         "bidirectional.",
         default=None,
         choices=ATTENTION_DIRECTIONS,
-    )
-    initializer_range: float | None = option(
-        "Standard deviation of the initial weights. Larger values help narrow "
-        "models to start learning: 0.05 at a width of 128. Default: as the "
-        "configuration says, else 0.02.",
-        default=None,
-    )
-    dropout_rate: float | None = option(
-        "Dropout rate of hidden states and attention. Default: as the "
-        "configuration says, else 0.1.",
-        default=None,
-        at_least=0.0,
-        below=1.0,
     )
     input_file: str = option(
         "TFRecord files to train on: globs, separated by commas.",
@@ -103,6 +89,20 @@ class PretrainingConfig(
         default=20,
         at_least=1,
         at_most=settings.MOST_TOKENS,
+    )
+    optimizer: str = option(
+        "AdamW as in BERT, or LAMB.",
+        default="adamw",
+        choices=OPTIMIZERS,
+        decides="model",
+    )
+    keep_checkpoint_max: int = option(
+        "Number of most recent checkpoints to keep; 0 keeps all.", default=5
+    )
+    log_steps: int = option(
+        "Number of steps between log lines and summaries.",
+        default=100,
+        per_worker=True,
     )
     do_train: bool = option("Whether to train.", default=False)
     do_eval: bool = option("Whether to evaluate.", default=False)
@@ -153,7 +153,7 @@ class PretrainingConfig(
 
     def check(self) -> None:
         self._require_consistent()
-        settings.require_devices(self)
+        self.require_devices()
         self.training()
         checkpoint = self.init_checkpoint
         is_new = not files.is_remote(self.output_dir) and not files.exists(
@@ -162,8 +162,8 @@ class PretrainingConfig(
         if self.bert_config_file and not is_new:
             checkpoint = None  # A training there may be resumed instead.
         if not self.model_size:
-            checks.require_model(self, checkpoint)
-        checks.require_files(self.vocab_file)
+            self.require_model(checkpoint)
+        settings.require_files(self.vocab_file)
         for flag in ("input_file", "eval_input_file"):
             patterns = getattr(self, flag)
             if patterns and not files.is_remote(patterns):

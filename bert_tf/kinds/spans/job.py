@@ -4,11 +4,11 @@ Its options and files are explained in options/squad.py.
 """
 
 import functools
-from typing import Any
+from collections.abc import Callable
 
 from bert_tf.jobs import settings
 from bert_tf.jobs.fine_tuning import Predict, Split, Steps, fine_tune
-from bert_tf.jobs.start import Start, resolve
+from bert_tf.jobs.start import resolve
 from bert_tf.jobs.trainings import TrainingResult
 from bert_tf.kinds.spans.answers import (
     AnswerRules,
@@ -24,8 +24,13 @@ from bert_tf.kinds.spans.squad_files import SpanEncoding, read_questions
 from bert_tf.kinds.spans.task import SpanTask
 
 
-def run(config: SquadConfig) -> TrainingResult:
-    """Fine-tunes, answers questions, scores the answers and exports."""
+def run(
+    config: SquadConfig, make_task: Callable[..., SpanTask] = SpanTask
+) -> TrainingResult:
+    """Fine-tunes, answers questions, scores the answers and exports.
+
+    `make_task` takes the arguments of `SpanTask`.
+    """
     config.check()
     config, start = resolve(config, "span")
     config.require_scorer()
@@ -35,8 +40,22 @@ def run(config: SquadConfig) -> TrainingResult:
         doc_stride=config.doc_stride,
         max_query_length=config.max_query_length,
     )
-    rules = _rules(config)
-    task = _task(config, start, encoding)
+    rules = AnswerRules(
+        n_best_size=config.n_best_size,
+        max_answer_length=config.max_answer_length,
+        with_negative=config.version_2_with_negative,
+        null_score_diff_threshold=config.null_score_diff_threshold,
+    )
+    task = make_task(
+        start.config,
+        encoding,
+        n_best_size=encoding.max_seq_length,
+        **settings.model_options(config, start.config),
+    )
+    facts = {}
+    # Any model can predict with and without "no answer".
+    if config.do_train or config.do_export:
+        facts = {"version_2_with_negative": config.version_2_with_negative}
     return fine_tune(
         config,
         start,
@@ -48,7 +67,7 @@ def run(config: SquadConfig) -> TrainingResult:
             ServedSpanLabeler, encoding=encoding, rules=rules
         ),
         metrics=metric_names(rules.with_negative),
-        facts=_facts(config),
+        facts=facts,
         inputs=filter(None, (config.train_file, config.predict_file)),
     )
 
@@ -80,28 +99,16 @@ class _Steps(Steps):
         return {}
 
 
-def _rules(config: SquadConfig) -> AnswerRules:
-    return AnswerRules(
-        n_best_size=config.n_best_size,
-        max_answer_length=config.max_answer_length,
-        with_negative=config.version_2_with_negative,
-        null_score_diff_threshold=config.null_score_diff_threshold,
-    )
-
-
 def _read(config: SquadConfig) -> list[Split]:
     """Returns the questions to train on, and the questions to answer."""
-    names, with_negative = (
-        settings.splits(config),
-        config.version_2_with_negative,
-    )
+    names = settings.splits(config)
+    with_negative = config.version_2_with_negative
     splits = []
     if "train" in names:
         train = read_questions(
             config.train_file,
             with_negative=with_negative,
             needs_answers=True,
-            strict=config.strict,
         )
         splits.append(Split("train", train, [config.train_file]))
     if {*names} - {"train"}:
@@ -119,22 +126,3 @@ def _read(config: SquadConfig) -> list[Split]:
     if config.do_predict and not config.do_eval:
         splits.append(Split("test", questions))
     return splits
-
-
-def _task(
-    config: SquadConfig, start: Start, encoding: SpanEncoding
-) -> SpanTask:
-    return SpanTask(
-        start.config,
-        encoding,
-        n_best_size=encoding.max_seq_length,
-        **settings.model_options(config, start.config),
-    )
-
-
-def _facts(config: SquadConfig) -> dict[str, Any]:
-    """Returns what all runs of one training have in common."""
-    if config.do_train or config.do_export:
-        return {"version_2_with_negative": config.version_2_with_negative}
-    # Any model can predict with and without "no answer".
-    return {}

@@ -32,7 +32,6 @@ import dataclasses
 from bert_tf.base.options import option
 from bert_tf.errors import InputError
 from bert_tf.jobs import settings
-from bert_tf.jobs.options import checks
 from bert_tf.jobs.settings import DistillationOptions
 
 
@@ -105,11 +104,6 @@ class SquadConfig(DistillationOptions):
         choices=("squad", "korquad"),
         decides="score",
     )
-    strict: bool = option(
-        "Whether a question that cannot be trained on is an error. Default: "
-        "such questions are skipped and counted.",
-        default=False,
-    )
     verbose_logging: bool = option(
         "Ignored, for old command lines: the original logged predictions that "
         "it did not find in their text; here they are slices of the text.",
@@ -124,11 +118,9 @@ class SquadConfig(DistillationOptions):
                 raise InputError(
                     f"`{options[split]}` is required: a JSON file of SQuAD."
                 )
+            settings.require_files(getattr(self, options[split]))
         self.require_scorer()
-        checks.require_teacher(self)
-        checks.require_fine_tuning(self)
-        for split in settings.splits(self):
-            checks.require_files(getattr(self, options[split]))
+        super().check()
 
     def require_scorer(self) -> None:
         """Raises InputError for KorQuAD's scores of questions of SQuAD 2.0."""

@@ -90,7 +90,6 @@ def read_questions(
     with_negative: bool,
     needs_answers: bool,
     reads_answers: bool = True,
-    strict: bool = False,
 ) -> list[Question]:
     """Reads the questions of a file; counts skipped ones in a warning.
 
@@ -104,7 +103,6 @@ def read_questions(
         False, `is_impossible` is ignored.
       needs_answers: Whether the questions are for training.
       reads_answers: If False, the `answers` field is ignored.
-      strict: Whether to raise an error instead of skipping a question.
 
     Raises:
       InputError: If the file does not have the format, two questions have the
@@ -120,12 +118,6 @@ def read_questions(
             questions.append(question)
             continue
         kind, detail = reason
-        if strict:
-            raise in_file(
-                question.where,
-                f"question {question.id!r} cannot be used for training: "
-                f"{detail}. Fix it, or drop `strict` to skip such questions.",
-            )
         num_skipped += 1
         faults.add(kind, f"{question.name}: {detail}")
     faults.log()

@@ -94,7 +94,7 @@ class ServedTagger(ServedRows):
     decides, and a word without tokens, such as a control character, is `[UNK]`.
 
     Args:
-      model: A built `BertTokenClassifier` or `BertFeatureTagger`.
+      model: A built `BertTokenClassifier`.
       encoding: The tokenizer, `max_seq_length` and the tags, as in training.
     """
 

@@ -4,13 +4,11 @@ Its options and files are explained in options/ner.py.
 """
 
 import os
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from absl import logging
 
-from bert_tf.base.options import named
 from bert_tf.jobs import settings
 from bert_tf.jobs.fine_tuning import Split, Steps, fine_tune
 from bert_tf.jobs.start import Start, resolve
@@ -25,11 +23,16 @@ from bert_tf.kinds.tags.conll_files import (
 )
 from bert_tf.kinds.tags.graph import ServedTagger
 from bert_tf.kinds.tags.options import NerConfig
-from bert_tf.kinds.tags.task import FeatureTaggingTask, TaggingTask
+from bert_tf.kinds.tags.task import TaggingTask
 
 
-def run(config: NerConfig) -> TrainingResult:
-    """Fine-tunes, evaluates, predicts and exports a tagger."""
+def run(
+    config: NerConfig, make_task: Callable[..., TaggingTask] = TaggingTask
+) -> TrainingResult:
+    """Fine-tunes, evaluates, predicts and exports a tagger.
+
+    `make_task` takes the arguments of `TaggingTask`.
+    """
     config.check()
     splits = settings.splits(config)
     config, start = resolve(config, "token")
@@ -37,7 +40,13 @@ def run(config: NerConfig) -> TrainingResult:
     encoding = _encoding(config, start, conll_files.get("train"))
     for file in conll_files.values():
         label_numbers(file.sentences, encoding.labels)
-    task = _task(config, start, encoding)
+    rate = start.classifier_dropout
+    task = make_task(
+        start.config,
+        encoding,
+        **settings.model_options(config, start.config),
+        **({} if rate is None else {"dropout": rate}),
+    )
     return fine_tune(
         config,
         start,
@@ -46,7 +55,7 @@ def run(config: NerConfig) -> TrainingResult:
         name="ner",
         steps=_Steps(task, conll_files),
         serve=lambda model: ServedTagger(model, encoding),
-        facts=_facts(config),
+        facts={"problem": task.kind},
     )
 
 
@@ -88,37 +97,3 @@ def _encoding(
             ", ".join(labels),
         )
     return start.encoding(TaggingEncoding, config.max_seq_length, labels=labels)
-
-
-def _task(
-    config: NerConfig, start: Start, encoding: TaggingEncoding
-) -> TaggingTask:
-    if config.mode == "feature_based":
-        return FeatureTaggingTask(
-            start.config,
-            encoding,
-            layers=config.feature_layers,
-            lstm_size=config.lstm_size,
-        )
-    return TaggingTask(
-        start.config,
-        encoding,
-        **settings.model_options(config, start.config),
-        **_dropout(start),
-    )
-
-
-def _dropout(start: Start) -> dict[str, float]:
-    """Returns the option for the dropout rate that a checkpoint records."""
-    rate = start.classifier_dropout
-    return {} if rate is None else {"dropout": rate}
-
-
-def _facts(config: NerConfig) -> dict[str, Any]:
-    """Returns what all runs of one training have in common."""
-    # A feature_based model is saved as an encoder, so its problem is set here.
-    facts: dict[str, Any] = {"problem": "token", "mode": config.mode}
-    if config.mode == "feature_based":
-        names = named(NerConfig, needs="mode=feature_based")
-        facts |= {name: getattr(config, name) for name in names}
-    return facts

@@ -27,24 +27,15 @@ The job writes to --output_dir:
 - `export/`, with --do_export: a SavedModel for TensorFlow Serving.
 
 Rerun the command to resume. Source: section 5.3 of the paper.
-
-    python run_ner.py --mode=feature_based --feature_layers=concat_last_four \\
-        --learning_rate=1e-3 ...
-
-freezes BERT and trains two bidirectional LSTMs on its vectors, as in table 7
-of the paper, with a higher learning rate. To use such a model later, pass
---mode, --feature_layers and --lstm_size again.
-`examples/paper/feature_based.py` runs the whole table.
 """
 
 import dataclasses
 
+from bert_tf.base import files
 from bert_tf.base.options import option
 from bert_tf.jobs import settings
-from bert_tf.jobs.options import checks
 from bert_tf.jobs.settings import DataOptions, DistillationOptions
 from bert_tf.kinds.tags.conll_files import find_file
-from bert_tf.kinds.vectors.hidden_states import CHOICES
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,41 +55,14 @@ class NerConfig(DataOptions, DistillationOptions):
         "model.",
         default=None,
     )
-    mode: str = option(
-        "fine_tuning trains all of BERT; feature_based trains two "
-        "bidirectional LSTMs on BERT's vectors and leaves BERT unchanged.",
-        default="fine_tuning",
-        choices=("fine_tuning", "feature_based"),
-    )
-    feature_layers: str = option(
-        "Layers whose vectors feature_based uses. sum_ adds them with learned "
-        "weights; sum_all uses all layers but the embeddings.",
-        default="concat_last_four",
-        choices=tuple(CHOICES),
-        needs="mode=feature_based",
-    )
-    lstm_size: int = option(
-        "Size of the LSTMs of feature_based, in each direction.",
-        default=768,
-        at_least=1,
-        at_most=10**6,
-        needs="mode=feature_based",
-    )
 
     def check(self) -> None:
-        splits = settings.splits(self)
-        self.require_effect("mode")
-        checks.require_teacher(self)
-        checks.require_fine_tuning(self)
-        for split in splits:
-            if checks.are_local([self.data_dir, self.file_name(split)]):
-                checks.require_files(self.find_file(split))
-
-    def file_name(self, split: str) -> str | None:
-        """Returns the file that an option names for a split, if any."""
-        name: str | None = getattr(self, f"{split}_file")
-        return name
+        super().check()
+        for split in settings.splits(self):
+            paths = self.data_dir, getattr(self, f"{split}_file")
+            if not any(map(files.is_remote, filter(None, paths))):
+                settings.require_files(self.find_file(split))
 
     def find_file(self, split: str) -> str:
         """Returns the path of the file of a split."""
-        return find_file(split, self.data_dir, self.file_name(split))
+        return find_file(split, self.data_dir, getattr(self, f"{split}_file"))

@@ -17,8 +17,6 @@ from bert_tf.kinds.tags.conll_files import (
     to_iob2,
     word_tags,
 )
-from bert_tf.kinds.vectors.hidden_states import choose
-from bert_tf.modeling.feature_tagger import BertFeatureTagger
 from bert_tf.modeling.heads import BertTokenClassifier
 from bert_tf.tasks.metrics import entity_scores
 from bert_tf.tasks.task import (
@@ -189,37 +187,3 @@ class TaggingTask(FineTuningTask):
             "eval_accuracy": float(num_right / words),
             "eval_loss": float(loss / words),
         }
-
-
-class FeatureTaggingTask(TaggingTask):
-    """The task of `run_ner.py --mode=feature_based`; table 7 of the paper.
-
-    Takes `config` and `encoding` as `TaggingTask` does, then options of
-    `BertFeatureTagger`.
-
-    Raises:
-      InputError: If there are fewer than two labels, or the model has too few
-        layers.
-    """
-
-    # Other tools can only use the encoder of its checkpoints.
-    kind = head = "encoder"
-
-    def __init__(
-        self,
-        config: BertConfig,
-        encoding: TaggingEncoding,
-        *,
-        layers: str = "concat_last_four",
-        lstm_size: int = 768,
-        dropout: float = 0.1,
-    ):
-        choose(layers, config)  # Raises the error for too few layers.
-        super().__init__(config, encoding, dropout=dropout)
-        self._features = {"layers": layers, "lstm_size": lstm_size}
-
-    def make_model(self, *, dropout: float, **_: Any) -> keras.Model:
-        """See `FineTuningTask`; the options of the encoder do not apply."""
-        return BertFeatureTagger(
-            self.config, len(self.labels), dropout=dropout, **self._features
-        )

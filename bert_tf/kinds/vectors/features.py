@@ -6,13 +6,12 @@ similar length, and returned in order, so memory does not grow with the file.
 """
 
 import contextlib
+import dataclasses
 import io
 import json
 import os
 import re
-import shutil
 import tempfile
-import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -25,7 +24,6 @@ from bert_tf.config import BertConfig
 from bert_tf.data.batching import Features, in_memory
 from bert_tf.data.tables import read_lines
 from bert_tf.errors import listed, wrong_value
-from bert_tf.kinds.vectors.hidden_states import CHOICES, Choice, choose
 from bert_tf.modeling.encoder import BertModel
 from bert_tf.modeling.variables import checkpoint_variables
 from bert_tf.tasks.encoding import Encoding, TextEncoding
@@ -89,18 +87,43 @@ def split_pair(line: str) -> tuple[str, str | None]:
 # --------------------------------------------------------------------- vectors
 
 
+class Choice(NamedTuple):
+    """A choice of hidden states, and how they become one vector.
+
+    Attributes:
+      states: A slice of [embeddings, output of block 0, of block 1, ...].
+      num_layers: The number of blocks that the choice needs.
+      is_sum: Whether the states are added; otherwise they are concatenated.
+    """
+
+    states: slice
+    num_layers: int = 1
+    is_sum: bool = False
+
+
+# The rows of table 7 of the paper.
+CHOICES = {
+    "embeddings": Choice(slice(0, 1)),
+    "second_to_last": Choice(slice(-2, -1), num_layers=2),
+    "last": Choice(slice(-1, None)),
+    "sum_last_four": Choice(slice(-4, None), num_layers=4, is_sum=True),
+    "concat_last_four": Choice(slice(-4, None), num_layers=4),
+    "sum_all": Choice(slice(1, None), is_sum=True),
+}
+
+
 def choose_layers(layers: str, config: BertConfig) -> dict[str, Choice]:
     """Returns the hidden states of a comma-separated list of layers, by name.
 
     A layer is a number as in the original (0 is the first block, -1 the last),
-    `layer_0` and so on, a name in `hidden_states.CHOICES` (sums are unweighted
-    here), or `all` for every block.
+    `layer_0` and so on, a name in `CHOICES`, or `all` for every block.
 
     Raises:
       InputError: If a layer does not exist or is named twice.
     """
     count = config.num_hidden_layers
     blocks = [f"layer_{n}" for n in range(count)]
+    known = {name: c for name, c in CHOICES.items() if c.num_layers <= count}
     choices: dict[str, Choice] = {}
     for item in map(str.strip, layers.split(",")):
         for name in blocks if item == ALL else [item]:
@@ -108,13 +131,13 @@ def choose_layers(layers: str, config: BertConfig) -> dict[str, Choice]:
                 raise wrong_value(
                     "`layers`", "a list of different layers", layers
                 )
-            if name in CHOICES:
-                choices[name] = choose(name, config)
+            if name in known:
+                choices[name] = known[name]
                 continue
             # `int` would accept spaces and underscores.
             match = re.fullmatch(r"(?:layer_(?=\d))?(-?\d+)", name, re.ASCII)
             if not match or not -count <= int(match[1]) < count:
-                names = listed([*CHOICES, ALL], last="or")
+                names = listed([*known, ALL], last="or")
                 raise wrong_value(
                     "`layers`",
                     f"from {-count} to {count - 1}, layer_0 to "
@@ -169,7 +192,7 @@ def vectors(
     for name, choice in choices.items():
         states = outputs["hidden_states"][choice.states]
         chosen = [ops.cast(x, "float32") for x in states]
-        x = sum(chosen) if choice.is_weighted else ops.concatenate(chosen, -1)
+        x = sum(chosen) if choice.is_sum else ops.concatenate(chosen, -1)
         by_layer[name] = POOLINGS[pooling](x, input_mask)
     return by_layer
 
@@ -280,7 +303,7 @@ def how_many_at_a_time(
     """
     states = range(config.num_hidden_layers + 1)
     widths = [
-        1 if choice.is_weighted else len(states[choice.states])
+        1 if choice.is_sum else len(states[choice.states])
         for choice in choices.values()
     ]
     floats = vectors_per_text * sum(widths) * config.hidden_size
@@ -365,7 +388,7 @@ def npz_writer(path: str, vocab: Sequence[str]) -> Iterator[Write]:
                 temporary = stack.enter_context(
                     tempfile.TemporaryFile(dir=folder)
                 )
-                columns[name] = _Column(temporary, rows)
+                columns[name] = _Column(temporary, rows.shape[1:], rows.dtype)
             return columns[name].append(rows)
 
         def write(text: TextFeatures) -> None:
@@ -381,12 +404,7 @@ def npz_writer(path: str, vocab: Sequence[str]) -> Iterator[Write]:
 
         yield write
         target = _OneWay(file) if files.is_remote(path) else file
-        with zipfile.ZipFile(target, "w") as archive:
-            for name, column in columns.items():
-                # A name instead of ZipInfo would add the time of writing.
-                member = zipfile.ZipInfo(f"{name}.npy")
-                with archive.open(member, "w", force_zip64=True) as opened:
-                    column.copy_to(opened)
+        np.savez(target, **{n: x.read() for n, x in columns.items()})
 
 
 class _OneWay(io.RawIOBase):
@@ -404,30 +422,25 @@ class _OneWay(io.RawIOBase):
         return len(data)
 
 
+@dataclasses.dataclass
 class _Column:
-    """An array in a temporary file, whose rows are like those of `rows`."""
+    """An array in a temporary file, which may be too large for memory."""
 
-    def __init__(self, file: Any, rows: np.ndarray):
-        self._count = 0
-        self._file = file
-        self._row_shape, self._dtype = rows.shape[1:], rows.dtype
+    file: Any
+    row_shape: tuple[int, ...]
+    dtype: np.dtype
+    count: int = 0
 
     def append(self, rows: np.ndarray) -> int:
         """Appends rows and returns the number of all rows."""
-        self._file.write(rows.tobytes())
-        self._count += len(rows)
-        return self._count
+        self.file.write(rows.tobytes())
+        self.count += len(rows)
+        return self.count
 
-    def copy_to(self, target: Any) -> None:
-        """Writes a `.npy` file."""
-        header = {
-            "descr": np.lib.format.dtype_to_descr(self._dtype),
-            "fortran_order": False,
-            "shape": (self._count, *self._row_shape),
-        }
-        np.lib.format.write_array_header_1_0(target, header)
-        self._file.seek(0)
-        shutil.copyfileobj(self._file, target)
+    def read(self) -> np.ndarray:
+        self.file.flush()
+        shape = (self.count, *self.row_shape)
+        return np.memmap(self.file, self.dtype, "r", shape=shape)
 
 
 WRITERS = {"jsonl": jsonl_writer, "npz": npz_writer}

@@ -38,6 +38,7 @@ from bert_tf.jobs.start import (
 )
 from bert_tf.kinds.vectors.features import (
     WRITERS,
+    Choice,
     TextFeatures,
     VectorTask,
     choose_layers,
@@ -48,7 +49,6 @@ from bert_tf.kinds.vectors.features import (
 )
 from bert_tf.kinds.vectors.features_options import FeaturesConfig
 from bert_tf.kinds.vectors.graph import ServedEncoder
-from bert_tf.kinds.vectors.hidden_states import Choice
 from bert_tf.modeling.encoder import BertModel
 from bert_tf.serving.export import export, require_export_dir
 from bert_tf.tasks.encoding import TextEncoding
@@ -79,7 +79,13 @@ def run(config: FeaturesConfig) -> list[str]:
         config = dataclasses.replace(config, layers=layers)
     config = config.with_fallbacks()
     require_length(config.max_seq_length, start.config)
-    _require_pooling(config, start.config)
+    if config.pooling == "cls" and start.config.is_left_to_right:
+        raise wrong_value(
+            "`pooling`",
+            "mean or max for a left-to-right model, whose [CLS] attends only "
+            "to itself",
+            config.pooling,
+        )
     choices = {}
     if config.input_file or are_chosen:
         choices = choose_layers(config.layers, start.config)
@@ -115,16 +121,6 @@ def _compare_workers(
     require_same_settings(strategy, facts, inputs)
 
 
-def _require_pooling(config: FeaturesConfig, bert_config: BertConfig) -> None:
-    if config.pooling == "cls" and bert_config.is_left_to_right:
-        raise wrong_value(
-            "`pooling`",
-            "mean or max for a left-to-right model, whose [CLS] attends only "
-            "to itself",
-            config.pooling,
-        )
-
-
 def _export(
     config: FeaturesConfig, start: Start, choices: Mapping[str, Choice] | None
 ) -> None:
@@ -132,18 +128,12 @@ def _export(
     model = BertModel(start.config, output_hidden_states=True)
     load_checkpoint(model, start.init_checkpoint)
     encoding = start.encoding(TextEncoding, config.max_seq_length)
-    if choices is None:
-        served = ServedEncoder(model, encoding)
-    else:
-        choose = functools.partial(
-            vectors, choices=choices, pooling=config.pooling
-        )
-        served = ServedEncoder(model, encoding, choose)
-    export(
-        served,
-        config.export_dir,
-        source=start.init_checkpoint,
-    )
+    chosen = ()
+    if choices is not None:
+        pooling = config.pooling
+        chosen = (functools.partial(vectors, choices=choices, pooling=pooling),)
+    served = ServedEncoder(model, encoding, *chosen)
+    export(served, config.export_dir, source=start.init_checkpoint)
 
 
 def _write_features(

@@ -23,21 +23,21 @@ import dataclasses
 
 from bert_tf.base import files
 from bert_tf.base.options import option
+from bert_tf.config import TOKEN_POOLINGS
 from bert_tf.errors import InputError, listed, wrong_value
 from bert_tf.jobs import settings
-from bert_tf.jobs.options import checks
 from bert_tf.jobs.settings import (
     MOST_EXAMPLES,
     MOST_TOKENS,
     DeviceOptions,
-    ExportOptions,
+    ExportDirOptions,
     PretrainedOptions,
 )
-from bert_tf.kinds.vectors.hidden_states import CHOICES
+from bert_tf.tasks.windows import WINDOW_POOLINGS
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class FeaturesConfig(PretrainedOptions, ExportOptions, DeviceOptions):
+class FeaturesConfig(PretrainedOptions, ExportDirOptions, DeviceOptions):
     """Options of `extract_features.py`."""
 
     input_file: str | None = option(
@@ -56,8 +56,9 @@ class FeaturesConfig(PretrainedOptions, ExportOptions, DeviceOptions):
     )
     layers: str = option(
         "Layers: numbers (0 is the first, -1 the last), layer_0 and so on, "
-        f"{', '.join(CHOICES)}, or all. By default the last four, or all "
-        "of a model that has fewer.",
+        "all, or an input of table 7 of the paper: embeddings, second_to_last, "
+        "last, sum_last_four, concat_last_four, sum_all. By default the last "
+        "four, or all of a model that has fewer.",
         fallback="-1,-2,-3,-4",
     )
     pooling: str = option(
@@ -65,7 +66,7 @@ class FeaturesConfig(PretrainedOptions, ExportOptions, DeviceOptions):
         "vector of [CLS], or the mean or maximum over the tokens, [CLS] and "
         "[SEP] included.",
         fallback="none",
-        choices=("none", "cls", "mean", "max"),
+        choices=("none", *TOKEN_POOLINGS),
     )
     max_seq_length: int = option(
         "Largest number of tokens of a text, [CLS] and [SEP] included; longer "
@@ -104,11 +105,11 @@ class FeaturesConfig(PretrainedOptions, ExportOptions, DeviceOptions):
                 f"{missing} must be passed: `input_file` and `output_file` are "
                 "required, except to export only."
             )
-        checks.require_export_dir(self)
+        self.require_export_dir()
         if self.doc_stride is not None and self.do_export:
             raise InputError("`do_export` does not support `doc_stride`.")
         pooling = self.with_fallbacks().pooling
-        if self.doc_stride is not None and pooling not in ("mean", "max"):
+        if self.doc_stride is not None and pooling not in WINDOW_POOLINGS:
             raise wrong_value(
                 "`pooling`", "mean or max with `doc_stride`", pooling
             )
@@ -117,6 +118,6 @@ class FeaturesConfig(PretrainedOptions, ExportOptions, DeviceOptions):
                 {"output file": [self.output_file]},
                 {"input file": [self.input_file]},
             )
-        settings.require_devices(self)
-        checks.require_model(self, self.init_checkpoint)
-        checks.require_files(self.input_file)
+        self.require_devices()
+        self.require_model(self.init_checkpoint)
+        settings.require_files(self.input_file)

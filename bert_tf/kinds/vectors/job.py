@@ -51,7 +51,16 @@ def run(config: EmbeddingsConfig) -> TrainingResult:
     # All files are found before one is read.
     parts = [data_set.split(name, config.data_dir)[0] for name in splits]
     read = [_read(part, largest, is_scored) for part in parts]
-    task = _task(config, start, is_scored)
+    task = EmbeddingTask(
+        start.config,
+        start.encoding(
+            Encoding, config.max_seq_length, problem="similarity", labels=()
+        ),
+        config.pooling,
+        config.normalize,
+        is_scored,
+        **settings.model_options(config, start.config),
+    )
     return fine_tune(
         config,
         start,
@@ -108,7 +117,6 @@ class _Steps(Steps):
 
 def _with_pooling(config: EmbeddingsConfig, start: Start) -> EmbeddingsConfig:
     """Fills in the options that the model may record."""
-    config.require_no_bilstm()
     if start.unsupported_modules and not config.do_train:
         raise InputError(
             f"{start.init_checkpoint}: bert_tf cannot compute "
@@ -146,19 +154,3 @@ def _read(part: SplitFile, largest: float, is_scored: bool) -> Split:
             )
         examples[n] = dataclasses.replace(example, label=score / largest)
     return Split(part.split, examples, part.files)
-
-
-def _task(
-    config: EmbeddingsConfig, start: Start, is_scored: bool
-) -> EmbeddingTask:
-    assert config.pooling is not None
-    return EmbeddingTask(
-        start.config,
-        start.encoding(
-            Encoding, config.max_seq_length, problem="similarity", labels=()
-        ),
-        config.pooling,
-        bool(config.normalize),
-        is_scored,
-        **settings.model_options(config, start.config),
-    )

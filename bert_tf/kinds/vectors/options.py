@@ -37,9 +37,10 @@ Rerun the command to resume. Source: Reimers and Gurevych 2019,
 import dataclasses
 
 from bert_tf.base.options import option
+from bert_tf.config import TOKEN_POOLINGS
 from bert_tf.errors import InputError, wrong_value
-from bert_tf.jobs.options import checks
-from bert_tf.jobs.settings import DataOptions, FineTuningOptions
+from bert_tf.jobs import settings
+from bert_tf.jobs.settings import FineTuningOptions, TableOptions
 from bert_tf.tasks import datasets
 from bert_tf.tasks.datasets import DataSet
 
@@ -48,7 +49,7 @@ LARGEST = {"sts-b": 5.0, "korsts": 5.0}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class EmbeddingsConfig(DataOptions, FineTuningOptions):
+class EmbeddingsConfig(TableOptions, FineTuningOptions):
     """Options of `run_embeddings.py`."""
 
     task_name: str = option(f"One of {', '.join((*LARGEST, datasets.CUSTOM))}.")
@@ -68,21 +69,6 @@ class EmbeddingsConfig(DataOptions, FineTuningOptions):
         default=None,
         needs="task_name=custom",
     )
-    id_column: str | None = option(
-        "custom: column that identifies the rows in predictions.",
-        default=None,
-        needs="task_name=custom",
-    )
-    header: bool = option(
-        "custom: whether the first line names the columns.",
-        default=True,
-        needs="task_name=custom",
-    )
-    skip_malformed_rows: bool = option(
-        "Whether to skip, and count, rows with a wrong number of columns and "
-        "JSON lines that lack a key.",
-        default=False,
-    )
     max_score: float = option(
         "custom: the largest similarity, which means a cosine of 1; 0 means a "
         "cosine of 0.",
@@ -94,7 +80,7 @@ class EmbeddingsConfig(DataOptions, FineTuningOptions):
         "layer over all tokens, the last layer at [CLS], or the pooler's "
         "output. Default: as --init_checkpoint says, else mean.",
         default=None,
-        choices=("pooled", "cls", "mean", "max"),
+        choices=("pooled", *TOKEN_POOLINGS),
         recorded=True,
     )
     normalize: bool | None = option(
@@ -105,45 +91,20 @@ class EmbeddingsConfig(DataOptions, FineTuningOptions):
     )
 
     def check(self) -> None:
-        checks.require_data_dir(self)
-        self.require_no_bilstm()
         if self.max_score <= 0:
             raise wrong_value("`max_score`", "a number above 0", self.max_score)
-        if self.task_name.lower() != datasets.CUSTOM:
-            self.data_set()  # The name may be unknown.
-        checks.require_fine_tuning(self)
-        checks.require_splits(self, self.data_set)
-
-    def require_no_bilstm(self) -> None:
-        """Raises InputError for a head that these models do not have."""
-        if self.bilstm_head:
-            raise InputError(
-                "Models for embeddings have no BiLSTM. Leave out `bilstm_head`."
-            )
+        super().check()
+        self.require_splits(self.data_set, settings.splits(self))
 
     def data_set(self) -> DataSet:
         """Returns the data set of --task_name, or of custom files."""
         name = self.task_name.lower()
-        if name != datasets.CUSTOM:
-            official = datasets.find(
-                name, skip_malformed=self.skip_malformed_rows
+        if name == datasets.CUSTOM:
+            return self.custom_data_set()
+        official = datasets.find(name)
+        if official.name not in LARGEST:
+            raise InputError(
+                f"`task_name={name}` has no similarities. Pass one of "
+                f"{', '.join(LARGEST)}, or {datasets.CUSTOM} with columns."
             )
-            if official.name not in LARGEST:
-                raise InputError(
-                    f"`task_name={name}` has no similarities. Pass one of "
-                    f"{', '.join(LARGEST)}, or {datasets.CUSTOM} with columns."
-                )
-            return official
-        return datasets.custom_data_set(
-            self.data_dir or "",
-            train_file=self.train_file,
-            dev_file=self.dev_file,
-            test_file=self.test_file,
-            text_a_column=self.text_a_column,
-            text_b_column=self.text_b_column,
-            id_column=self.id_column,
-            label_column=self.label_column,
-            has_header=self.header,
-            problem="regression",
-            skip_malformed=self.skip_malformed_rows,
-        )
+        return official

@@ -16,7 +16,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from bert_tf.config import BertConfig
+from bert_tf.config import TOKEN_POOLINGS, BertConfig
 from bert_tf.data.batching import Features
 from bert_tf.data.schema import INPUTS
 from bert_tf.errors import InputError
@@ -27,7 +27,7 @@ from bert_tf.tasks.encoding import Encoding
 from bert_tf.tasks.task import FineTuningTask
 
 # The first is the pooler's output; the others are of the last layer.
-POOLINGS = ("pooled", "cls", "mean", "max")
+POOLINGS = ("pooled", *TOKEN_POOLINGS)
 
 # How models compute vectors if their checkpoint does not record it.
 DEFAULTS: Mapping[str, Any] = {"pooling": "mean", "normalize": True}

@@ -95,15 +95,15 @@ CASES = {
         ["--train_file=there", *RUN],
         [*TINY, "--teacher=missing"],
         "missing: there is no such checkpoint",
-        ["--mode=feature_based", "--gradient_checkpointing"],
-        "has no effect with --mode=feature_based.",
+        [*TINY, "--temperature=3"],
+        "--temperature has no effect without --teacher.",
     ),
     "embeddings": (
         ["--task_name=sts-b", *RUN],
         ["--data_dir=missing", *TINY],
         "missing: no train.tsv, the training set of sts-b; there is no such",
         ["--data_dir=.", *TINY, "--early_stopping_patience=2"],
-        "--early_stopping_patience needs --save_best",
+        "--early_stopping_patience has no effect without --save_best",
     ),
     "features": (
         ["--output_file=new", "--init_checkpoint=there"],
