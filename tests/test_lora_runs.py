@@ -82,11 +82,11 @@ def test_the_release_is_a_plain_model(start, done):
     change = after[min(kernels)] - before[min(kernels)]
     assert np.linalg.matrix_rank(change, tol=1e-6) == 3
     adapters = safetensors.numpy.load_file(
-        done / "release" / "lora.safetensors"
+        done / "release" / "lora" / "adapter_model.safetensors"
     )
-    layer = min(kernels).removesuffix("/kernel")
-    a, b = (adapters[f"{layer}/lora_kernel_{half}"] for half in "ab")
-    np.testing.assert_allclose(change, a @ b, rtol=1e-4, atol=1e-6)
+    layer = "base_model.model.bert.encoder.layer.0.attention.self.query"
+    a, b = (adapters[f"{layer}.lora_{half}.weight"] for half in "AB")
+    np.testing.assert_allclose(change.T, b @ a, rtol=1e-4, atol=1e-6)
 
 
 def test_checkpoints_have_the_moments_of_trained_weights_only(done):
@@ -98,7 +98,7 @@ def test_checkpoints_have_the_moments_of_trained_weights_only(done):
 
 def test_the_adapters_load_on_the_initial_checkpoint(start, done):
     model = BertClassifier.from_pretrained(start)
-    model.load_lora_weights(done / "release" / "lora.safetensors")
+    model.load_lora_weights(done / "release" / "lora")
     model.merge_lora()
     expected = weights(done / "release" / "bert_model.ckpt")
     found = checkpoint_variables(model)
@@ -194,4 +194,4 @@ def test_other_scripts(script, tmp_path):
     fine_tuning_runs.run(
         script, out, init_checkpoint=start, **data, lora_rank=2
     )
-    assert (out / "release" / "lora.safetensors").exists()
+    assert (out / "release" / "lora").exists()

@@ -155,7 +155,7 @@ def test_adapters_load_on_the_initial_checkpoint(run, tmp_path):
         start, pooling="max", normalize=True, max_seq_length=length
     )
     before = model.predict("good bad")
-    model.load_lora_weights(release / "lora.safetensors")
+    model.load_lora_weights(release / "lora")
     after = model.predict("good bad")
     assert np.abs(after - before).max() > 1e-3
     np.testing.assert_allclose(after, expected.predict("good bad"), atol=1e-5)

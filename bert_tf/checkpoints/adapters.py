@@ -1,26 +1,34 @@
-"""Files of LoRA adapters: what `enable_lora` trains, without the base model.
+"""LoRA adapters in PEFT's format: what `enable_lora` trains.
 
-A file is a safetensors file with the trained weights by their TF1 names: the
-adapters and the head. Its metadata has the options of the adapters and a
-checksum of all other weights, because adapters only work with these.
+    adapter_config.json          rank, alpha and the names of the layers
+    adapter_model.safetensors    the adapters and the head
 
-PEFT's adapters can be read too; see `peft_adapters`.
+Adapters only work with the weights that they were trained with, so bert_tf
+adds a checksum of these and the labels to the metadata of the safetensors
+file, where PEFT ignores them.
 """
 
-import dataclasses
 import json
+import math
 import os
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 from absl import logging
 
-from bert_tf.checkpoints import peft_adapters, settings_files
+from bert_tf.base import files
+from bert_tf.checkpoints import huggingface_names, settings_files
+from bert_tf.checkpoints.checkpoint import (
+    ADAPTERS,
+    find_unsupported,
+    unsupported_format,
+)
 from bert_tf.checkpoints.huggingface_weights import TensorFiles, write
 from bert_tf.checkpoints.settings_files import (
+    BOOLEAN,
     COUNT,
     OBJECT,
     POSITIVE,
@@ -32,36 +40,78 @@ from bert_tf.errors import InputError, in_file, shortened
 from bert_tf.modeling.transformer import LORA_LAYERS
 from bert_tf.modeling.variables import checkpoint_variables
 
+WHOLE = "adapter_model.safetensors"
+
 # The key of the metadata, whose value is JSON.
 _KEY = "bert_tf_lora"
-# Rank and alpha of a layer.
-_SCALE = Check(
-    lambda x: (
-        isinstance(x, list)
-        and len(x) == 2
-        and COUNT.is_valid(x[0])
-        and POSITIVE.is_valid(x[1])
+_RECORD = {
+    "facts": OBJECT,
+    "other_weights": TEXT,
+    # Files of earlier versions: rank and alpha by layer.
+    "layers": Check(
+        lambda x: (
+            isinstance(x, dict)
+            and all(
+                isinstance(scale, list)
+                and len(scale) == 2
+                and COUNT.is_valid(scale[0])
+                and POSITIVE.is_valid(scale[1])
+                for scale in x.values()
+            )
+        ),
+        "a positive rank and a positive lora_alpha for each layer",
     ),
-    "a positive rank and a positive lora_alpha",
+}
+
+# PEFT's options that are read, and the only supported values of others. Other
+# ways to initialize adapters change the model.
+_OPTIONS = {"lora_alpha": POSITIVE, "use_rslora": BOOLEAN}
+_VALUES = {
+    "peft_type": ("LORA",),
+    "bias": ("none",),
+    "init_lora_weights": (True, "gaussian", "orthogonal"),
+}
+# Options that do not change the outputs, or whose effect is in the tensors. Any
+# other option must not be set.
+_HARMLESS = {
+    "auto_mapping",
+    "base_model_name_or_path",
+    "exclude_modules",
+    "inference_mode",
+    "layers_pattern",
+    "layers_to_transform",
+    "lora_dropout",
+    "megatron_core",
+    "modules_to_save",
+    "peft_version",
+    "qalora_group_size",
+    "r",
+    "rank_pattern",
+    "revision",
+    "target_modules",
+    "task_type",
+}
+_PREFIX = "base_model.model."
+_NAME = re.compile(r"(.+?)(?:\.lora_([AB]))?\.(weight|bias)")
+_ADVICE = (
+    "Call merge_and_unload and save_pretrained of PEFT, and load the folder "
+    "with from_pretrained."
 )
-_CHECKS = {"layers": OBJECT, "facts": OBJECT, "other_weights": TEXT}
 
 
-@dataclasses.dataclass(frozen=True)
-class _Adapters:
+class _Adapters(NamedTuple):
     """The contents of a file.
 
     Attributes:
-      layers: Rank and alpha by layer.
+      layers: Rank and alpha by layer, as in `FeatureModel.adapters`.
       values: The trained weights by their TF1 names.
-      facts: Facts that must also be true of a model that loads the file.
-      other_weights: The checksum of all other weights, if recorded.
+      record: The `facts` that must also be true of a model that loads the file,
+        and the checksum of all `other_weights`. PEFT records neither.
     """
 
     layers: dict[str, list]
     values: dict[str, np.ndarray]
-    facts: Mapping[str, Any]
-    other_weights: str | None
+    record: Mapping[str, Any]
 
 
 def save(
@@ -71,9 +121,9 @@ def save(
 
     Args:
       model: A model with adapters.
-      path: The file.
+      path: The folder.
       **facts: Facts, as JSON, that must also be true of a model that loads the
-        file, such as the labels.
+        folder, such as the labels.
     """
     layers = model.adapters()
     if not layers:
@@ -82,60 +132,176 @@ def save(
         )
     variables = checkpoint_variables(model)
     trained = {name: v for name, v in variables.items() if v.trainable}
-    record = {
-        "layers": layers,
-        "facts": facts,
-        "other_weights": _checksum_without(model, variables, trained),
+    rows = {row.ours: row for row in huggingface_names.rows(model.config)}
+    head = getattr(model, "head_name", "")
+    rank, alpha = next(iter(layers.values()))
+    tensors = {}
+    for ours, variable in trained.items():
+        value = keras.ops.convert_to_numpy(variable)
+        layer, _, half = ours.partition("/lora_kernel_")
+        row = rows.get(f"{layer}/kernel" if half else ours)
+        # Heads that transformers lacks keep the names of this project.
+        name = row.their_name(head) if row else ours
+        if half:
+            name = name.removesuffix("weight") + f"lora_{half.upper()}.weight"
+            own_alpha = layers[layer.removeprefix("bert/")][1]
+            if half == "b" and own_alpha != alpha:
+                # PEFT's file has one alpha for all layers.
+                value = value * (own_alpha / alpha)
+            value = value.T
+        elif row:
+            value = row.turned(value)
+        tensors[_PREFIX + name] = value
+    options = {
+        "base_model_name_or_path": model.checkpoint and model.checkpoint.path,
+        "inference_mode": True,
+        "lora_alpha": alpha,
+        "peft_type": "LORA",
+        "r": rank,
+        **_modules(tensors, rank),
     }
-    tensors = {n: keras.ops.convert_to_numpy(v) for n, v in trained.items()}
-    write(os.fspath(path), tensors, {_KEY: json.dumps(record)})
+    record = {"facts": facts, "other_weights": _other_weights(model, trained)}
+    path = files.path_text(path, "The folder")
+    with files.atomic_directory(path, may_replace=_is_folder) as folder:
+        write(os.path.join(folder, WHOLE), tensors, {_KEY: json.dumps(record)})
+        text = json.dumps(options, indent=2, sort_keys=True) + "\n"
+        files.write_text(os.path.join(folder, ADAPTERS), text)
+
+
+def _modules(tensors: Mapping[str, np.ndarray], rank: int) -> dict[str, Any]:
+    """Returns PEFT's options that name the modules of tensors."""
+    ranks, whole = {}, set()
+    for name, value in tensors.items():
+        module, _, half = name.removeprefix(_PREFIX).partition(".lora_")
+        if not half:
+            whole.add(module.rpartition(".")[0])
+        elif half.startswith("A"):
+            ranks[module] = len(value)
+    return {
+        "target_modules": [*ranks],
+        "rank_pattern": {n: own for n, own in ranks.items() if own != rank},
+        # PEFT expects all weights of a module, here also the word embeddings.
+        "modules_to_save": sorted(whole - {"", "cls.predictions"}),
+    }
+
+
+def _is_folder(path: str) -> bool:
+    return files.exists(os.path.join(path, ADAPTERS))
 
 
 def load(
     model: keras.Model, path: str | os.PathLike[str], **facts: Any
 ) -> None:
-    """Loads a file of `save` or of PEFT; see `load_lora_weights`."""
+    """Loads a folder of `save` or of PEFT; see `load_lora_weights`."""
     path = os.fspath(path)
     model.build()
-    if folder := peft_adapters.find(path):
-        is_tied = "cls/predictions/output_bias" in checkpoint_variables(model)
-        contents = peft_adapters.read(folder, model.config, is_tied)
-        adapters = _Adapters(*contents, facts={}, other_weights=None)
+    variables = checkpoint_variables(model)
+    if files.is_directory(path):
+        adapters = _read(path, model)
+    elif os.path.basename(path).startswith("adapter_"):
+        adapters = _read(os.path.dirname(path), model)
     else:
-        adapters = _read(path)
+        adapters = _read_old(path)
     _check(adapters, model, path, facts)
     if not model.adapters():
         model.add_adapters(adapters.layers)
-    variables = checkpoint_variables(model)
+        variables = checkpoint_variables(model)
     for name, value in adapters.values.items():
         variables[name].assign(value)
 
 
-def _read(path: str) -> _Adapters:
-    """Reads a file that `save` wrote."""
+def _read_old(path: str) -> _Adapters:
+    """Reads a file of an earlier version, with TF1 names."""
     tensors = TensorFiles(path)
-    if _KEY not in tensors.metadata:
+    record = _record(tensors)
+    if not record.get("layers"):
         raise in_file(path, "save_lora_weights has not written this file.")
-    where = f"{path}: {_KEY}"
-    record = settings_files.parse(tensors.metadata[_KEY], where)
-    settings_files.check(record, _CHECKS, where)
-    if missing := [key for key in _CHECKS if record.get(key) is None]:
-        raise in_file(where, f"there is no {missing[0]!r}.")
-    layers = record["layers"]
-    settings_files.check(layers, dict.fromkeys(layers, _SCALE), where)
-    if None in layers.values():
-        raise in_file(where, "a layer has no rank.")
-    for name in tensors.shapes:
-        if not tensors.is_float(name):
+    layers = {n: [int(rank), a] for n, (rank, a) in record["layers"].items()}
+    values = {name: tensors.read(name) for name in tensors.shapes}
+    return _Adapters(layers, values, record)
+
+
+def _record(tensors: TensorFiles) -> dict[str, Any]:
+    where = f"{tensors.path}: {_KEY}"
+    record = settings_files.parse(tensors.metadata.get(_KEY, "{}"), where)
+    settings_files.check(record, _RECORD, where)
+    return record
+
+
+def _read(folder: str, model: keras.Model) -> _Adapters:
+    """Reads PEFT's files.
+
+    Raises:
+      InputError: If a file is missing or damaged, or an option or a tensor is
+        not supported.
+    """
+    path = os.path.join(folder, ADAPTERS)
+    options = settings_files.read_file(path, _OPTIONS)
+    _check_options(options, path)
+    other = find_unsupported(files.listdir(folder or os.curdir))
+    path = os.path.join(folder, WHOLE)
+    if other and not files.exists(path):
+        raise unsupported_format(os.path.join(folder, other))
+    tensors = TensorFiles(path)
+    variables = checkpoint_variables(model)
+    by_theirs = {r.theirs: r for r in huggingface_names.rows(model.config)}
+    layers: dict[str, list] = {}
+    values: dict[str, np.ndarray] = {}
+    for name, shape in tensors.shapes.items():
+        ours = name.removeprefix(_PREFIX)
+        if ours in variables:
+            values[ours] = tensors.read(name)
+            continue
+        match = _NAME.fullmatch(ours)
+        row = match and by_theirs.get(
+            huggingface_names.canonical(f"{match[1]}.{match[3]}")
+        )
+        half = match and match[2]
+        if (
+            row is None
+            or not tensors.is_float(name)
+            or (half and len(shape) != 2)
+        ):
             raise in_file(
-                path, f"{name} must be a float; got {tensors.dtype(name)}."
+                path, f"{shortened(name)} is not supported. {_ADVICE}"
             )
-    return _Adapters(
-        {name: [int(rank), alpha] for name, (rank, alpha) in layers.items()},
-        {name: tensors.read(name) for name in tensors.shapes},
-        record["facts"],
-        record["other_weights"],
-    )
+        if row.ours.endswith("/word_embeddings") and _is_tied(variables):
+            raise in_file(
+                path,
+                "PEFT trains word_embeddings apart from the output matrix of "
+                "masked words, which here is the same. Train the adapters "
+                "without word_embeddings in modules_to_save.",
+            )
+        if not half:
+            values[row.ours] = row.turned(tensors.read(name))
+            continue
+        layer = row.ours.removesuffix("/kernel")
+        values[f"{layer}/lora_kernel_{half.lower()}"] = tensors.read(name).T
+        if half == "A":
+            rank = shape[0]
+            # rsLoRA divides by the root of the rank, LoRA by the rank.
+            scale = math.sqrt(rank) if options.get("use_rslora") else 1
+            alpha = options.get("lora_alpha") or 8
+            layers[layer.removeprefix("bert/")] = [rank, alpha * scale]
+    return _Adapters(layers, values, _record(tensors))
+
+
+def _is_tied(variables: Mapping[str, Any]) -> bool:
+    return "cls/predictions/output_bias" in variables
+
+
+def _check_options(options: Mapping[str, Any], path: str) -> None:
+    for name, value in options.items():
+        if name in _VALUES:
+            is_known = value in _VALUES[name]
+        else:
+            is_known = not value or name in _HARMLESS or name in _OPTIONS
+        if value is not None and not is_known:
+            raise in_file(
+                path,
+                f"the option {shortened(name)} of PEFT must not be "
+                f"{shortened(value)}. {_ADVICE}",
+            )
 
 
 def _check(
@@ -151,8 +317,9 @@ def _check(
             f"the adapters are {_summary(layers)}; {model.name} has "
             f"{_summary(ours)}. Load them into a model without adapters.",
         )
+    recorded = adapters.record.get("facts") or {}
     for name, value in json.loads(json.dumps(facts)).items():
-        theirs = adapters.facts.get(name, value)
+        theirs = recorded.get(name, value)
         if theirs != value:
             raise in_file(
                 path,
@@ -160,34 +327,16 @@ def _check(
                 f"{model.name} has {shortened(value)}. Make the model with the "
                 f"same {name}.",
             )
-    variables = checkpoint_variables(model)
-    shapes = {
-        name: tuple(variable.shape)
-        for name, variable in variables.items()
-        if not is_adapter(name)
-    } | _adapter_shapes(layers, model, path)
-    for name, value in sorted(adapters.values.items()):
-        if shapes.get(name) != value.shape:
-            raise in_file(
-                path,
-                f"{shortened(name)[1:-1]} has the shape {value.shape}; "
-                f"{model.name} has {shapes.get(name) or 'no such weight'}. "
-                "Load the adapters into the model that they were trained with.",
-            )
-    if missing := {*filter(is_adapter, shapes)} - {*adapters.values}:
-        raise in_file(
-            path, f"there is no {min(missing)}. Is the file complete?"
-        )
-    if adapters.other_weights is None:
+    _check_shapes(adapters, model, path)
+    other_weights = adapters.record.get("other_weights")
+    if other_weights is None:
         logging.warning(
             "%s: PEFT does not record which weights its adapters were trained "
             "with. Those weights must be the ones of %s",
             path,
             model.name,
         )
-    elif adapters.other_weights != _checksum_without(
-        model, variables, adapters.values
-    ):
+    elif other_weights != _other_weights(model, adapters.values):
         raise in_file(
             path,
             f"the adapters were trained with weights that {model.name} does "
@@ -196,46 +345,48 @@ def _check(
         )
 
 
-def _adapter_shapes(
-    layers: Mapping[str, list], model: keras.Model, path: str
-) -> dict[str, tuple[int, int]]:
-    """Returns the shapes of the adapters of layers, by their TF1 names."""
-    kernels = {
-        name: weight.shape
-        for name, weight in checkpoint_variables(model).items()
-        if name.endswith("/kernel")
+def _check_shapes(adapters: _Adapters, model: keras.Model, path: str) -> None:
+    shapes = {
+        name: tuple(variable.shape)
+        for name, variable in checkpoint_variables(model).items()
+        if not is_adapter(name)
     }
-    possible = {
-        f"encoder/layer_{n}/{layer}"
-        for n in range(model.config.num_hidden_layers)
-        for layer in LORA_LAYERS.values()
-    }
-    shapes = {}
-    for layer, (rank, _) in layers.items():
-        if layer not in possible:
+    expected = dict(shapes)
+    for layer, (rank, _) in adapters.layers.items():
+        kernel = shapes.get(f"bert/{layer}/kernel")
+        if kernel is None or not layer.endswith((*LORA_LAYERS.values(),)):
             raise in_file(
                 path,
                 f"there is an adapter of {shortened(layer)}, which is not a "
                 f"layer of {model.name} that can have one. Merge the adapters "
                 "in the program that wrote them.",
             )
-        height, width = kernels[f"bert/{layer}/kernel"]
-        shapes[f"bert/{layer}/lora_kernel_a"] = (height, rank)
-        shapes[f"bert/{layer}/lora_kernel_b"] = (rank, width)
-    return shapes
+        expected[f"bert/{layer}/lora_kernel_a"] = (kernel[0], rank)
+        expected[f"bert/{layer}/lora_kernel_b"] = (rank, kernel[1])
+    for name, value in sorted(adapters.values.items()):
+        if expected.get(name) != value.shape:
+            raise in_file(
+                path,
+                f"{shortened(name)[1:-1]} has the shape {value.shape}; "
+                f"{model.name} has {expected.get(name) or 'no such weight'}. "
+                "Load the adapters into the model that they were trained with.",
+            )
+    if missing := {*filter(is_adapter, expected)} - {*adapters.values}:
+        raise in_file(
+            path, f"there is no {min(missing)}. Is the file complete?"
+        )
 
 
-def _checksum_without(
-    model: keras.Model, variables: Mapping[str, Any], names: Mapping[str, Any]
-) -> str:
+def _other_weights(model: keras.Model, names: Mapping[str, Any]) -> str:
     """Returns the checksum of all other weights that have an effect."""
     unused = re.compile(model.unused_variables)
-    others = {
-        name: variable
-        for name, variable in variables.items()
-        if name not in names and not unused.match(name)
-    }
-    return checksum(others)
+    return checksum(
+        {
+            name: variable
+            for name, variable in checkpoint_variables(model).items()
+            if name not in names and not unused.match(name)
+        }
+    )
 
 
 def _summary(layers: Mapping[str, Any]) -> str:

@@ -170,6 +170,8 @@ VOCABULARY = "vocab.txt"
 METADATA = "bert_tf.json"
 # The Keras model in a folder that `keras_files.write` wrote.
 KERAS_FILE = "model.keras"
+# PEFT's file that describes LoRA adapters.
+ADAPTERS = "adapter_config.json"
 
 # The keys of bert_tf.json; see `_recorded`.
 _RECORDED = {

@@ -22,11 +22,11 @@ from bert_tf.base import files
 from bert_tf.checkpoints import (
     huggingface_tokenizer,
     huggingface_weights,
-    peft_adapters,
     sentence_transformers,
     settings_files,
 )
 from bert_tf.checkpoints.checkpoint import (
+    ADAPTERS,
     PROBLEM_TYPES,
     Pretrained,
     find_unsupported,
@@ -43,7 +43,7 @@ from bert_tf.checkpoints.huggingface_weights import (
 from bert_tf.checkpoints.settings_files import BOOLEAN, RATE, TEXTS, Check
 from bert_tf.checkpoints.weights import Weights
 from bert_tf.config import BertConfig, is_number
-from bert_tf.errors import InputError, in_file, listed, wrong_value
+from bert_tf.errors import InputError, in_file, listed, shortened, wrong_value
 
 
 def is_folder(path: str) -> bool:
@@ -55,7 +55,7 @@ def is_folder(path: str) -> bool:
     if not files.is_directory(path):
         return False
     names = files.listdir(path)
-    if {WHOLE, INDEX, peft_adapters.CONFIG} & {*names}:
+    if {WHOLE, INDEX, ADAPTERS} & {*names}:
         return True
     is_theirs = CONFIG in names or find_unsupported(names) is not None
     return is_theirs and not any(n.endswith(".index") for n in names)
@@ -200,8 +200,15 @@ def _find_weights(path: str) -> str:
     for name in (WHOLE, INDEX):
         if name in names:
             return os.path.join(path, name)
-    if peft_adapters.CONFIG in names:
-        raise peft_adapters.not_a_model(path)
+    if ADAPTERS in names:
+        settings = settings_files.read(path, ADAPTERS, {})
+        raise in_file(
+            path,
+            "this folder has PEFT adapters, not a model. Load the model that "
+            "they belong to "
+            f"({shortened(settings.get('base_model_name_or_path'))}), then "
+            "call load_lora_weights with this folder.",
+        )
     other = find_unsupported(names)
     if other:
         raise unsupported_format(os.path.join(path, other))

@@ -1,7 +1,5 @@
 """Weights of a Hugging Face BERT, to and from this project's names."""
 
-import json
-import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -9,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import safetensors
+import safetensors.numpy
 from absl import logging
 
 from bert_tf.base import files
@@ -33,7 +32,6 @@ _FLOATS = {
     "float64": "F64",
 }
 
-_BLOCK = 1 << 20
 _SHARD = re.compile(r"[^/\\]+\.safetensors")
 
 
@@ -152,40 +150,21 @@ def write(
     tensors: Mapping[str, np.ndarray],
     metadata: Mapping[str, str] | None = None,
 ) -> None:
-    """Writes one safetensors file atomically, one tensor after the other.
-
-    safetensors' own `save` holds the whole file in memory, twice; `save_file`
-    replaces a device or a pipe by a file.
+    """Writes one safetensors file atomically.
 
     Args:
       path: The file.
-      tensors: Floats by name, each of which is read twice.
-      metadata: Strings to store beside the tensors. The default is what PyTorch
-        programs need.
+      tensors: Floats by name.
+      metadata: Strings to store beside the tensors, and the format, which
+        PyTorch programs need.
     """
-    kinds = {name: (x.dtype, x.shape) for name, x in tensors.items()}
-    # The largest items first, so that each tensor is aligned.
-    names = sorted(kinds, key=lambda name: (-kinds[name][0].itemsize, name))
-    header: dict[str, Any] = {"__metadata__": metadata or {"format": "pt"}}
-    end = 0
-    for name in names:
-        dtype, shape = kinds[name]
-        start, end = end, end + dtype.itemsize * math.prod(shape)
-        header[name] = {
-            "dtype": _FLOATS[dtype.name],
-            "shape": shape,
-            "data_offsets": (start, end),
-        }
-    text = json.dumps(header, ensure_ascii=False, separators=(",", ":"))
-    encoded = text.encode()
-    encoded += b" " * (-len(encoded) % 8)
+    # The library writes memory as it is.
+    arrays = {n: np.asarray(x, order="C") for n, x in tensors.items()}
+    content = safetensors.numpy.save(
+        arrays, {"format": "pt", **(metadata or {})}
+    )
     with files.atomic_writer(path) as file:
-        file.write(len(encoded).to_bytes(8, "little") + encoded)
-        for name in names:
-            raw = np.ascontiguousarray(tensors[name]).reshape(-1).view(np.uint8)
-            # A remote file takes only bytes, which are copies.
-            for start in range(0, len(raw), _BLOCK):
-                file.write(raw[start : start + _BLOCK].tobytes())
+        file.write(content)
 
 
 def _open(path: str) -> Any:

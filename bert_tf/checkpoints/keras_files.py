@@ -38,7 +38,6 @@ from bert_tf.checkpoints.weights import (
     restore,
     scope_of,
 )
-from bert_tf.config import BertConfig
 from bert_tf.errors import InputError, in_file
 from bert_tf.modeling.dense import adapted_layers, dense_layers
 from bert_tf.modeling.variables import checkpoint_variables, encoder_config
@@ -51,21 +50,11 @@ _DAMAGES = (
 )
 
 _CONFIG_FILE = "config.json"
-# The largest text in a `.keras` file. A vocabulary has a few megabytes.
-_MAX_JSON = 64 << 20
-# The largest ratio of the unpacked size to the size of the file.
-_MAX_EXPANSION = 10
-_REMEDY = "Save the model again, or use a file from another source."
-# Keras's classes whose configuration is code, a pickle or a path to a graph.
-_WITH_CODE = frozenset(
-    {
-        "FlaxLayer",
-        "JaxLayer",
-        "Lambda",
-        "TFSMLayer",
-        "TorchModuleWrapper",
-        "__lambda__",
-    }
+# Keras's classes that run code of the file's author. Before Keras 3.11.3,
+# `safe_mode` refuses only some of them.
+_WITH_CODE = (
+    *("FlaxLayer", "JaxLayer", "Lambda", "TFSMLayer", "TorchModuleWrapper"),
+    "__lambda__",
 )
 
 
@@ -229,26 +218,22 @@ def load(path: str, **options: Any) -> keras.Model:
     """Loads a `.keras` file, with `options` of Keras's function.
 
     Raises:
-      InputError: If the file is missing or damaged, has impossible sizes, or
-        has code in it (unless `safe_mode` is False).
+      InputError: If the file is missing or damaged, or has code in it (unless
+        `safe_mode` is False).
     """
     path = _file_at(path)
     with local_file(path) as local:
-        if not zipfile.is_zipfile(local):
-            raise in_file(
-                path, "this is not a .keras file, or it is truncated."
-            )
-        with _reading(path, local), zipfile.ZipFile(local) as archive:
-            total = sum(x.file_size for x in archive.infolist())
-            config_size = archive.getinfo(_CONFIG_FILE).file_size
-        _require_sizes(path, os.path.getsize(local), total, config_size)
         with _reading(path, local), zipfile.ZipFile(local) as archive:
             config = json.loads(archive.read(_CONFIG_FILE))
-        _require_weights(path, config, total)
-        if options.get("safe_mode", True):
-            _require_no_code(path, config)
-        # Keras finds only classes that are imported.
         for values in _objects(config):
+            kind = str(values.get("class_name"))
+            if kind in _WITH_CODE and options.get("safe_mode", True):
+                raise in_file(
+                    path,
+                    f"it contains a {kind}, which runs code of the file's "
+                    "author. If you trust the author, pass safe_mode=False.",
+                )
+            # Keras finds only classes that are imported.
             package, _, name = str(values.get("registered_name")).partition(">")
             if package == "bert_tf" and name in bert_tf.__all__:
                 getattr(bert_tf, name)
@@ -272,52 +257,6 @@ def _reading(path: str, local: str) -> Iterator[None]:
             f"cannot read {path}: {reason}; the file is damaged or not a "
             "model that Keras saved. Save the model again."
         ) from error
-
-
-def _require_sizes(path: str, size: int, total: int, config_size: int) -> None:
-    """Raises InputError if `total`, the unpacked size, far exceeds `size`.
-
-    `zipfile` unpacks at most the sizes that the archive states for its files.
-    """
-    # Keras does not compress, and compression hardly makes weights smaller.
-    if total > _MAX_JSON + _MAX_EXPANSION * size:
-        raise in_file(
-            path, f"{size:,} bytes unpack to {total:,} bytes. {_REMEDY}"
-        )
-    if config_size > _MAX_JSON:
-        raise in_file(
-            path,
-            f"{_CONFIG_FILE} in it has {config_size:,} bytes, more than "
-            f"{_MAX_JSON:,}. {_REMEDY}",
-        )
-
-
-def _require_weights(path: str, config: Any, total: int) -> None:
-    """Raises InputError if `total` bytes are too few for the configuration."""
-    for values in _objects(config):
-        try:
-            expected = BertConfig.from_dict(values).num_parameters()
-        except InputError:  # Another object, or Keras reports the error.
-            continue
-        # A weight has 1 to 4 bytes, and the pooler may be missing.
-        if expected > 2 * total:
-            raise in_file(
-                path,
-                f"the configuration in it has {expected:,} weights, but the "
-                f"file has {total:,} bytes. {_REMEDY}",
-            )
-
-
-def _require_no_code(path: str, config: Any) -> None:
-    for values in _objects(config):
-        name = values.get("class_name")
-        if isinstance(name, str) and name in _WITH_CODE:
-            raise in_file(
-                path,
-                f"it contains a {name}, which runs code of the file's author. "
-                "If you trust the author, use keras.models.load_model with "
-                "safe_mode=False.",
-            )
 
 
 def _objects(config: Any) -> Iterator[dict[str, Any]]:

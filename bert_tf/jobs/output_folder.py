@@ -42,6 +42,7 @@ _FILES = re.compile(
 _INNER_FILES = re.compile(
     r"(next\.)?(bert_model\.ckpt.*|best\.json)"
     r"|bert_config\.json|vocab\.txt|bert_tf\.json|lora\.safetensors"
+    r"|adapter_(config\.json|model\.safetensors)"
     r"|(CoLA|SST-2|MRPC|STS-B|QQP|MNLI-mm?|QNLI|RTE|WNLI|AX)\.tsv"
 )
 _TRAINED = re.compile(r"model\.ckpt-\d+\.index|trials|release")

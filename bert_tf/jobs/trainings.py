@@ -7,7 +7,7 @@ Several trainings have a folder each, and the weights of the best are kept:
         model.ckpt-STEP, checkpoint     or   trials/NAME/model.ckpt-STEP ...
         evaluations.jsonl, best/             trials.json, trials.tsv
         release/                        the model, its vocabulary and labels;
-                                        with --lora_rank, lora.safetensors
+                                        with --lora_rank, lora/
 """
 
 import dataclasses
@@ -247,7 +247,7 @@ class Trainings:
             files.makedirs(release)
             adapters.save(
                 estimator.model,
-                os.path.join(release, "lora.safetensors"),
+                os.path.join(release, "lora"),
                 labels=self.task.labels or None,
                 problem_type=self.task.problem_type,
             )

@@ -452,11 +452,11 @@ class FeatureModel(TrainableModel):
         """Writes what `enable_lora` trains, without the rest of the model.
 
         Args:
-          filepath: A safetensors file: the adapters and the head by their TF1
-            names, their settings, and a checksum of the other weights.
+          filepath: A folder in PEFT's format; new, empty or written by this
+            method. It also has a checksum of the other weights.
 
         Raises:
-          InputError: If the model has no adapters.
+          InputError: If the model has no adapters, or the folder is not empty.
         """
         from bert_tf.checkpoints import adapters
 
@@ -466,11 +466,11 @@ class FeatureModel(TrainableModel):
         """Loads adapters from `save_lora_weights`; enables LoRA if necessary.
 
         Args:
-          filepath: The file; or a folder that PEFT wrote, with
-            `adapter_config.json` and `adapter_model.safetensors`.
+          filepath: A folder of `save_lora_weights` or of PEFT, or a file of
+            an earlier version of bert_tf.
 
         Raises:
-          InputError: If the file cannot be read, or is for other weights, other
+          InputError: If it cannot be read, or is for other weights, other
             adapters or another head. The model is then unchanged.
         """
         from bert_tf.checkpoints import adapters

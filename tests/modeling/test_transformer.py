@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf import feature_tagger
 from bert_tf.errors import InputError
 from bert_tf.modeling import heads, kernels, transformer
 from bert_tf.modeling.dense import Dense
@@ -35,7 +34,7 @@ ARGUMENTS = {
 
 LAYERS = [
     layer_class
-    for module in (feature_tagger, heads, transformer)
+    for module in (heads, transformer)
     for layer_class in vars(module).values()
     if isinstance(layer_class, type)
     and issubclass(layer_class, transformer.BertLayer)

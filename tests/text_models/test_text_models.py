@@ -1465,7 +1465,7 @@ def test_keras_may_choose_whether_to_compile(encoder):
 @pytest.mark.graph
 def test_lora_of_a_text_model(encoder, tmp_path):
     """Also with `enable_lora` between two calls of `fit`."""
-    path, labels = tmp_path / "lora.safetensors", ["good", "bad"] * 3
+    path, labels = tmp_path / "lora", ["good", "bad"] * 3
     model = load(encoder, "classifier")
     trained(model, TEXTS, labels, epochs=1)
     again = load(encoder, "classifier")
@@ -1530,8 +1530,8 @@ def test_lora_of_a_model_without_a_pooler(encoder, tmp_path):
         models.append(bert_tf.TokenTagger.from_pretrained(tmp_path / "base"))
     models[0].enable_lora(2)
     trained(models[0], ["a b"], [[1, 2]], epochs=1)
-    models[0].save_lora_weights(tmp_path / "lora.safetensors")
-    models[1].load_lora_weights(tmp_path / "lora.safetensors")
+    models[0].save_lora_weights(tmp_path / "lora")
+    models[1].load_lora_weights(tmp_path / "lora")
     assert_same(*(model.predict(INPUTS["tagger"]) for model in models))
 
 
