@@ -29,6 +29,7 @@ _PUBLIC = {
     "checkpoints.pretrained": ["load_checkpoint", "load_config", "load_model"],
     "tasks.encoding": ["Encoding"],
     "tasks.task": ["FineTuningTask"],
+    "kinds.classification.cross_encoder": ["CrossEncoder"],
     "kinds.classification.text_model": ["TextClassifier"],
     "kinds.vectors.text_model": ["TextEmbedder"],
     "kinds.masked_words.text_model": ["MaskedWordPredictor"],

@@ -345,11 +345,15 @@ class ServedTask(ServedWindows):
         text, features = self.rows(texts)
         outputs = in_batches(self._row_outputs, features)
         rows = Rows(text, tf.size(texts[self.text_names[0]]))
-        return self._task.decode(self._task.join(outputs, rows))
+        return self._decoded(self._task.join(outputs, rows))
 
     def answer_tokens(self, features: Tensors) -> dict[str, tf.Tensor]:
         """Returns the answers of the task for `INPUTS`, int32 [B, S]."""
-        return self._task.decode(self._row_outputs(features))
+        return self._decoded(self._row_outputs(features))
+
+    def _decoded(self, outputs: Tensors) -> dict[str, tf.Tensor]:
+        """Returns the answers for the outputs of examples."""
+        return self._task.decode(outputs)
 
     def _row_outputs(self, features: Tensors) -> dict[str, tf.Tensor]:
         return self._task.row_outputs(features, self.model(features))

@@ -18,13 +18,9 @@ from bert_tf.data.batching import (
 )
 from bert_tf.errors import wrong_value
 from bert_tf.modeling.kernels import USUAL_LENGTH, runs_op_by_op
-from bert_tf.tasks.task import FineTuningTask
-
-# The suffix of features that scale a part of the loss.
-SCALE = "_scale"
 
 # Features that batches have and tasks do not use.
-_ONLY_IN_BATCHES = ("step", "example_index", "sample_weight")
+ONLY_IN_BATCHES = ("step", "example_index", "sample_weight")
 
 # Turns some rows into the arguments of a step: (x, y, sample_weight).
 Arguments = Callable[[Mapping[str, np.ndarray]], tuple]
@@ -250,42 +246,30 @@ def stacked(rows: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
     return arrays
 
 
-def weigh(
-    task: FineTuningTask, batch: Mapping[str, np.ndarray]
-) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Returns what a task needs to compute losses, and weights for Keras.
+def times_rows(values: Any, rows: Any) -> Any:
+    """Returns values [b, ...] multiplied by the weight of each row, [b]."""
+    others = range(1, len(values.shape))
+    return values * ops.expand_dims(rows, [*others])
+
+
+def to_mean_1(weights: Any) -> Any:
+    """Returns the factor that scales weights to a mean of 1.
 
     In the scripts the loss of a batch is the sum of its weighted losses,
     divided by the number of its elements. Keras takes means over the rows of
-    each replica. The scales of rows make the two losses equal.
-
-    Args:
-      task: The task.
-      batch: The features of some rows. If there is a `sample_weight`, [b],
-        losses are multiplied by it.
-
-    Returns:
-      The features with a scale, float32 [b], for each part of the loss; and
-      the weight of each element, float32 [b, ...], for other losses.
+    each replica; this factor makes the two losses equal. The mean is over the
+    weights of all replicas.
     """
-    features = {n: x for n, x in batch.items() if n not in _ONLY_IN_BATCHES}
-    with keras.device("cpu:0"):
-        parts = keras.tree.map_structure(
-            ops.convert_to_numpy, task.loss_weights(features)
-        )
-        is_element = ops.convert_to_numpy(task.is_element(features))
-        weights = ops.convert_to_numpy(task.element_weights(features))
-    rows = batch.get("sample_weight", np.ones(len(weights), np.float32))
-    for name, values in parts.items():
-        features[name + SCALE] = rows * np.float32(_of_mean_1(values))
-    weights = weights * np.float32(_of_mean_1(is_element))
-    # `rows` belongs to the first axis of `weights`.
-    return features, (weights.T * rows).T
+    total = ops.sum(weights)
+    size = ops.cast(ops.size(weights), total.dtype)
+    if num_replicas() > 1:
+        import tensorflow as tf
 
-
-def _of_mean_1(weights: np.ndarray) -> float:
-    """Returns the factor that scales weights to a mean of 1."""
-    return weights.size / (weights.sum(dtype=np.float64) or weights.size)
+        # None outside of replicas, where a batch is whole.
+        context = tf.distribute.get_replica_context()
+        if context is not None:
+            total, size = context.all_reduce("SUM", [total, size])
+    return size / ops.where(total == 0, size, total)
 
 
 def for_training(

@@ -15,6 +15,7 @@ from bert_tf.config import require_number
 from bert_tf.data.batching import Features
 from bert_tf.errors import InputError, wrong_value
 from bert_tf.tasks.distillation import (
+    IS_LABELED,
     DistillationTask,
     task_of_teacher,
     with_outputs,
@@ -128,3 +129,22 @@ def _opened(
     if task.labels and not have_names(checkpoint.labels or ()):
         options["labels"] = task.labels
     return type(student).from_pretrained(path, **options)
+
+
+def only_labeled(features: Features) -> Features:
+    """Returns the rows of texts with labels.
+
+    Raises:
+      InputError: If no text has a label.
+    """
+    arrays = dict(features.arrays)
+    is_labeled = arrays.pop(IS_LABELED, None)
+    if is_labeled is None:
+        return features
+    if not is_labeled.any():
+        raise InputError("No text has a label. Pass labels for some texts.")
+    return dataclasses.replace(
+        features,
+        arrays={name: x[is_labeled] for name, x in arrays.items()},
+        lengths=features.lengths[is_labeled],
+    )

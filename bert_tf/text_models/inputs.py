@@ -16,6 +16,7 @@ from bert_tf.tasks.examples import have_values, spelled_label
 
 # How far the sum of label probabilities may be from 1.
 _MOST_ROUNDING = 1e-3
+_NO_LABELS = "Labels are missing: pass x and y, or a data set of both."
 
 
 class Part(NamedTuple):
@@ -75,13 +76,6 @@ def require_data(data: Part, name: str, steps: int | None) -> None:
         raise InputError(f"The data set has no end: pass {name}.")
 
 
-def has_labels(data: Part) -> bool:
-    """Returns whether texts, or the first row of a data set, have labels."""
-    if is_dataset(data.x):
-        return any(y is not None for _, y, _ in rows_of(data.x, steps=1))
-    return data.y is not None
-
-
 def whole(
     data: Part, required: bool, batch_size: int = 1, steps: int | None = None
 ) -> Part:
@@ -95,7 +89,7 @@ def whole(
         rows = rows_of(data.x, required, batch_size, steps)
         return next(parts_of(rows), Part([], []))
     if data.y is None and required:
-        raise InputError("Labels are missing: pass x and y.")
+        raise InputError(_NO_LABELS)
     if steps is None or is_single(data.x):
         return data._replace(y=None if data.y is None else plain(data.y))
     data, _ = equally_long(data)
@@ -142,7 +136,9 @@ def rows_of(
         is_flat = len(others) == 1 and not isinstance(x, tuple)
         if takes_pairs and is_flat and not is_of_keras:
             x, others = (x, *others), []
-        if isinstance(x, Mapping) or not required <= len(others) <= 2:
+        if required and not others:
+            raise InputError(_NO_LABELS)
+        if isinstance(x, Mapping) or len(others) > 2:
             raise wrong_value(
                 "An element of a data set",
                 "(texts, labels) or (texts, labels, sample_weight)",
@@ -172,7 +168,7 @@ def equally_long(data: Part) -> tuple[Part, int]:
     columns = (*x.values(),) if isinstance(x, Mapping) else x
     if not isinstance(columns, tuple):
         columns = (columns,)
-    _require_one_length(columns)
+    require_one_length(columns)
     count = len(columns[0]) if columns else 0
     y, weights = data.y, data.weights
     if y is not None:
@@ -183,7 +179,8 @@ def equally_long(data: Part) -> tuple[Part, int]:
     return Part(x, y, weights), count
 
 
-def _require_one_length(columns: Sequence[list]) -> None:
+def require_one_length(columns: Sequence[list]) -> None:
+    """Raises InputError unless columns of texts are equally long."""
     if len({*map(len, columns)}) > 1:
         raise wrong_value(
             "The columns of texts", "equally long", [*map(len, columns)]
@@ -423,21 +420,16 @@ def text_of(value: Any, where: int) -> str:
     return value
 
 
-def as_columns(
-    x: Any, names: Sequence[str], are_lists: bool = False
-) -> list[list[Any]]:
+def as_columns(x: Any, names: Sequence[str]) -> list[list[str]]:
     """Returns the columns of texts or pairs.
 
     Args:
       x: A column of strings; or of pairs; or a tuple or a dict of two columns.
         A single string, or a tuple of two, is one row.
       names: The keys of a dict: one name, or two.
-      are_lists: Whether there may be any number of columns, and rows of
-        different lengths. The shorter ones end with None; a missing text
-        is None.
 
     Returns:
-      One list of strings, or two; with `are_lists` any number.
+      One list of strings, or two.
 
     Raises:
       InputError: If a text is not a string, or there are too many columns, or
@@ -458,61 +450,23 @@ def as_columns(
             columns = _transposed(rows) or [[]]
         else:
             columns = [rows]
-    if len(columns) > 2 and not are_lists:
+    if len(columns) > 2:
         raise InputError(
             f"Expected texts or pairs of texts; got {len(columns)} columns. "
             "Pass several texts as a list, not as a tuple. Lists of documents "
-            "are for fit and evaluate of a TextClassifier, without y and "
-            "teacher."
+            "are for fit and evaluate of a CrossEncoder, without y."
         )
-    _require_one_length(columns)
+    require_one_length(columns)
     return [
-        [
-            None if are_lists and is_missing(value) else text_of(value, number)
-            for number, value in enumerate(column)
-        ]
+        [text_of(value, number) for number, value in enumerate(column)]
         for column in columns
     ]
-
-
-def as_lists(x: Any) -> list[tuple[str | None, ...]]:
-    """Returns the query, the positive document and the negatives of each row.
-
-    Shorter rows end with None.
-
-    Args:
-      x: A column of lists, or a tuple of columns.
-
-    Raises:
-      InputError: If a text is not a string, or one is missing.
-    """
-    columns = as_columns(x, ("text_a", "text_b"), are_lists=True)
-    if not columns[0]:
-        raise InputError("There are no texts.")
-    if len(columns) < 3:
-        raise InputError(
-            "Labels are missing: pass x and y, or a data set of both. Without "
-            "labels, an example is a query, a positive document and at least "
-            "one negative document."
-        )
-    rows = [*zip(*columns, strict=True)]
-    for number, row in enumerate(rows):
-        if None in row[:2] or {*row[2:]} == {None}:
-            raise wrong_value(
-                f"Example {number}",
-                "a query, a positive document and at least one negative "
-                "document",
-                [text for text in row if text is not None],
-            )
-    return rows
 
 
 def _transposed(rows: Iterable[Any]) -> list[list[Any]]:
     try:
         # A string of two characters is not a pair.
         pairs = [() if isinstance(x, (str, bytes)) else x for x in rows]
-        if max(map(len, pairs)) > 2:
-            return [[*column] for column in itertools.zip_longest(*pairs)]
         return [list(column) for column in zip(*pairs, strict=True)]
     except (TypeError, ValueError):
         raise InputError("Some texts are pairs and others are not.") from None

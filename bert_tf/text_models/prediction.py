@@ -3,7 +3,7 @@
 import abc
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
@@ -16,7 +16,13 @@ from bert_tf.errors import InputError
 from bert_tf.modeling.feature_model import TrainableModel
 from bert_tf.tasks.examples import Example
 from bert_tf.tasks.task import FineTuningTask, Rows, as_numpy
-from bert_tf.text_models.batches import for_evaluation, stacked
+from bert_tf.text_models.batches import (
+    ONLY_IN_BATCHES,
+    for_evaluation,
+    in_32_bits,
+    num_replicas,
+    stacked,
+)
 from bert_tf.text_models.inputs import (
     Part,
     as_columns,
@@ -31,6 +37,7 @@ from bert_tf.text_models.inputs import (
     rows_of,
     whole,
 )
+from bert_tf.text_models.label_metrics import targets_of
 from bert_tf.text_models.progress import Progress
 
 # How many texts of a data set are shuffled and tokenized at a time.
@@ -40,6 +47,11 @@ TEXTS_AT_A_TIME = 10_000
 class PredictingTextModel(TrainableModel, abc.ABC):
     """What `TextModel` adds to Keras's `predict`, for all kinds of models."""
 
+    # Whether `fit` and `evaluate` need `y`.
+    _needs_labels: ClassVar[bool] = True
+    # Whether Keras's loss and metrics compare the logits of examples, which
+    # `join` of the task returns: one pass over the data gives all scores.
+    _compares_examples: ClassVar[bool] = False
     # Whether two strings of a data set are a pair.
     is_pair = False
 
@@ -85,16 +97,111 @@ class PredictingTextModel(TrainableModel, abc.ABC):
             )
         ]
 
+    def _features_of(self, examples: Sequence[Any]) -> Features:
+        """Returns the rows of examples."""
+        return self.make_task().encoding.features(examples)
+
     def _answers(self, x: Any, batch_size: int, progress: Progress) -> Any:
         """Returns the answers for several texts."""
         task, examples = self.make_task(), self.examples(x, None)
-        features = task.encoding.features(examples)
+        features = self._features_of(examples)
         outputs = self._results(
             features, batch_size, task.row_outputs, progress
         )
         rows = Rows(features.arrays["example_index"], len(examples))
         decoded = as_numpy(task.decode(task.join(outputs, rows)))
         return task.answers(decoded, examples)
+
+    def _features(self, x: Any, y: Any) -> Features:
+        """Returns the features of texts `x`, with labels unless `y` is None."""
+        return self._features_of(self._labelled(x, y))
+
+    def _labelled(self, x: Any, y: Any) -> list[Any]:
+        """Returns examples to train or to evaluate on."""
+        return self.examples(x, y)
+
+    def _targets(self, batch: Mapping[str, np.ndarray]) -> Any:
+        """Returns what Keras's own losses and metrics compare with `call`."""
+        num_classes = len(self._class_names())
+        return targets_of(self.loss, batch["label_ids"], num_classes)
+
+    def _drawn(
+        self, batch: Mapping[str, np.ndarray], is_training: bool
+    ) -> Mapping[str, np.ndarray]:
+        """Returns a batch with random changes for this step, such as masks."""
+        return batch
+
+    def _has_one_row(self) -> bool:
+        """Returns whether each text has one row of features."""
+        return True
+
+    def _class_names(self) -> Sequence[str]:
+        """Returns the class names for single-label targets, else ()."""
+        return ()
+
+    def _label_ids(self, features: Features) -> np.ndarray:
+        """Returns the label id of each text or word, [n]."""
+        return features.arrays["label_ids"]
+
+    def _scores(
+        self, x: Any, y: Any, batch_size: int, progress: Progress
+    ) -> dict[str, float]:
+        """Returns the scores that the scripts report for the answers."""
+        task, examples = self.make_task(), self._labelled(x, y)
+        features = self._features_of(examples)
+        predictions = self._results(
+            features, batch_size, task.predictions, progress
+        )
+        scores = task.score(task.of_examples(predictions), examples)
+        return {n.removeprefix("eval_"): score for n, score in scores.items()}
+
+    def _arguments(
+        self, is_training: bool, batch: Mapping[str, np.ndarray]
+    ) -> tuple:
+        """Returns the features, targets and weights of the rows of a step."""
+        batch = self._drawn(batch, is_training)
+        features = {n: x for n, x in batch.items() if n not in ONLY_IN_BATCHES}
+        ones = np.ones(len(batch["input_ids"]), np.float32)
+        weights = batch.get("sample_weight", ones)
+        return features, self._targets(batch), weights
+
+    def _scores_of_examples(
+        self, features: Features, batch_size: int, progress: Progress
+    ) -> dict[str, Any]:
+        """Returns the loss, Keras's metrics and the scores of the scripts.
+
+        All of them compare examples, not their windows.
+        """
+        task = self.make_task()
+        rows = self._results(features, batch_size, task.predictions, progress)
+        predictions = task.of_examples(rows)
+        arrays = features.arrays
+        if "window_numbers" in arrays:
+            is_first = arrays["window_numbers"] == 0
+            arrays = {name: x[is_first] for name, x in arrays.items()}
+            arrays.pop("num_windows")
+        x, y, weights = keras.tree.map_structure(
+            keras.ops.convert_to_tensor,
+            self._arguments(False, in_32_bits(arrays)),
+        )
+        outputs = keras.ops.convert_to_tensor(predictions["logits"])
+        self.reset_metrics()
+        loss = self.compute_loss(x, y, outputs, weights, training=False)
+        found = self.compute_metrics(x, y, outputs, weights)
+        found["loss"] = loss * num_replicas()
+        scores = {
+            name.removeprefix("eval_"): value
+            for name, value in task.score(predictions).items()
+        }
+        for name, value in found.items():
+            values = keras.ops.convert_to_numpy(value)
+            # A metric may have a result for each label.
+            scores[name] = values if values.ndim else float(values)
+        progress.end(scores)
+        return scores
+
+    def _default_metrics(self) -> Any:
+        return None
 
     def _joined(self, parts: Sequence[Any]) -> Any:
         """Returns the answers of all parts of the texts."""
@@ -213,12 +320,15 @@ class PredictingTextModel(TrainableModel, abc.ABC):
         """
 
         def call(batch: Mapping[str, np.ndarray]) -> dict[str, Any]:
-            return compute(batch, self._outputs_of_task(self._call(batch)))
+            found = batch, self._outputs_of_task(self._call(batch))
+            # Keras returns arrays on PyTorch.
+            convert = keras.ops.convert_to_tensor
+            return compute(*keras.tree.map_structure(convert, found))
 
         return stacked(self._outputs(features, batch_size, call, progress))
 
     def _call(self, batch: Mapping[str, np.ndarray]) -> Any:
-        """Calls the model with the `INPUTS` of a batch, int32 [b, S].
+        """Calls the model with the `INPUTS` of a batch, int32 [b, ..., S].
 
         On TensorFlow, Keras's `predict_on_batch` would trace a graph for each
         of the first shapes and log warnings.
@@ -230,20 +340,21 @@ class PredictingTextModel(TrainableModel, abc.ABC):
 
         if tf.config.functions_run_eagerly():
             return self(features, training=False)
+        rank = features["input_ids"].ndim
         # Adapters and quantization change the variables, and so the graph.
-        variables = [*map(id, self.variables)]
-        if self._compiled_call is None or self._compiled_call[0] != variables:
-            self._compiled_call = variables, self._traced_call()
+        key = [rank, *map(id, self.variables)]
+        if self._compiled_call is None or self._compiled_call[0] != key:
+            self._compiled_call = key, self._traced_call(rank)
         return self._compiled_call[1](features)
 
-    def _traced_call(self) -> Callable:
-        """Returns `call` as a function of `INPUTS`, int32 [b, S]."""
+    def _traced_call(self, rank: int) -> Callable:
+        """Returns `call` as a function of `INPUTS`, int32 [b, ..., S]."""
         import tensorflow as tf
 
         function = tf.function(
             lambda batch: self(batch, training=False), autograph=False
         )
-        spec = dict.fromkeys(INPUTS, tf.TensorSpec([None, None], tf.int32))
+        spec = dict.fromkeys(INPUTS, tf.TensorSpec([None] * rank, tf.int32))
         # For one text, a `tf.function` takes 0.4 ms to find its graph.
         concrete = function.get_concrete_function(spec)
         return lambda batch: concrete(

@@ -5,8 +5,8 @@ import dataclasses
 import functools
 import inspect
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import keras
 import numpy as np
@@ -20,7 +20,6 @@ from bert_tf.modeling.feature_model import renew_optimizer
 from bert_tf.modeling.optimization import AdamWeightDecay, WarmupLinearDecay
 from bert_tf.tasks.task import FineTuningTask
 from bert_tf.text_models.batches import (
-    SCALE,
     Arguments,
     Batches,
     StepArguments,
@@ -29,9 +28,14 @@ from bert_tf.text_models.batches import (
     for_training,
     num_replicas,
     require_count,
-    weigh,
+    times_rows,
+    to_mean_1,
 )
-from bert_tf.text_models.distillation import TeacherOutputs, teacher_options
+from bert_tf.text_models.distillation import (
+    TeacherOutputs,
+    only_labeled,
+    teacher_options,
+)
 from bert_tf.text_models.inputs import (
     Part,
     class_weights,
@@ -45,7 +49,6 @@ from bert_tf.text_models.inputs import (
     whole,
     x_y_weights,
 )
-from bert_tf.text_models.label_metrics import targets_of
 from bert_tf.text_models.prediction import (
     TEXTS_AT_A_TIME,
     PredictingTextModel,
@@ -70,9 +73,6 @@ _KERAS_OPTIONS = {*inspect.signature(keras.Model.fit).parameters}
 class TrainableTextModel(PredictingTextModel):
     """What `TextModel` adds to Keras's methods, for all kinds of models."""
 
-    # Whether `fit` and `evaluate` need `y`.
-    _needs_labels: ClassVar[bool] = True
-
     def __init__(self, **kwargs: Any):
         super().__init__(**kwargs)
         # The default optimizer's; None for any other optimizer.
@@ -85,50 +85,6 @@ class TrainableTextModel(PredictingTextModel):
         # The ids of the variables that the optimizer was built for.
         self._optimized_variables: list[int] | None = None
         self._has_metric_variables = False
-
-    # What each kind of model defines.
-
-    def _features(self, x: Any, y: Any) -> Features:
-        """Returns the features of texts `x`, with labels unless `y` is None."""
-        return self.make_task().encoding.features(self.examples(x, y))
-
-    def _targets(self, batch: Mapping[str, np.ndarray]) -> Any:
-        """Returns what Keras's own losses and metrics compare with `call`."""
-        num_classes = len(self._class_names())
-        return targets_of(self.loss, batch["label_ids"], num_classes)
-
-    def _drawn(
-        self, batch: Mapping[str, np.ndarray], is_training: bool
-    ) -> Mapping[str, np.ndarray]:
-        """Returns a batch with random changes for this step, such as masks."""
-        return batch
-
-    def _has_one_row(self) -> bool:
-        """Returns whether each text has one row of features."""
-        return True
-
-    def _class_names(self) -> Sequence[str]:
-        """Returns the class names for single-label targets, else ()."""
-        return ()
-
-    def _label_ids(self, features: Features) -> np.ndarray:
-        """Returns the label id of each text or word, [n]."""
-        return features.arrays["label_ids"]
-
-    def _scores(
-        self, x: Any, y: Any, batch_size: int, progress: Progress
-    ) -> dict[str, float]:
-        """Returns the scores that the scripts report for the answers."""
-        task, examples = self.make_task(), self.examples(x, y)
-        features = task.encoding.features(examples)
-        predictions = self._results(
-            features, batch_size, task.predictions, progress
-        )
-        scores = task.score(task.of_examples(predictions), examples)
-        return {n.removeprefix("eval_"): score for n, score in scores.items()}
-
-    def _default_metrics(self) -> Any:
-        return None
 
     # Keras's methods.
 
@@ -179,39 +135,41 @@ class TrainableTextModel(PredictingTextModel):
                 "learning_rate is for optimizer='auto'. Pass it to the "
                 "optimizer instead."
             )
-        automatic, configure = self._auto_arguments, super().compile
-
-        def compile_with(optimizer: Any) -> None:
-            configure(
-                optimizer=optimizer,
-                # `compute_loss` computes the task's loss.
-                loss=None if "loss" in automatic else loss,
-                metrics=self._default_metrics()
-                if "metrics" in automatic
-                else metrics,
-                jit_compile=jit_compile,
-                **kwargs,
-            )
-            self._has_metric_variables = False
-
-        # For `TextClassifier`, whose default metrics depend on the data.
-        self._compile_with = compile_with
-        compile_with(optimizer)
+        super().compile(
+            optimizer=optimizer,
+            # `compute_loss` computes the task's loss.
+            loss=None if "loss" in self._auto_arguments else loss,
+            metrics=self._default_metrics()
+            if "metrics" in self._auto_arguments
+            else metrics,
+            jit_compile=jit_compile,
+            **kwargs,
+        )
+        self._has_metric_variables = False
 
     def compute_loss(
         self, x=None, y=None, y_pred=None, sample_weight=None, training=True
     ):
         """Returns the loss of a step; with loss="auto" the task's."""
-        if "loss" not in self._auto_arguments:
-            return super().compute_loss(x, y, y_pred, sample_weight, training)
         task = self._training_task if training else self.make_task()
+        if "loss" not in self._auto_arguments:
+            weights = times_rows(task.element_weights(x), sample_weight)
+            weights = weights * to_mean_1(task.is_element(x))
+            return super().compute_loss(x, y, y_pred, weights, training)
+        weights = task.loss_weights(x)
         losses = task.losses(x, self._outputs_of_task(y_pred))
         means = [
-            keras.ops.mean(values * x[name + SCALE])
+            keras.ops.mean(values * sample_weight) * to_mean_1(weights[name])
             for name, values in losses.items()
         ]
         # Keras adds up the gradients of the replicas.
         return (sum(means) + sum(self.losses)) / num_replicas()
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        """Updates Keras's metrics; only elements of the task have a weight."""
+        weights = self.make_task().element_weights(x)
+        weights = times_rows(weights, sample_weight)
+        return super().compute_metrics(x, y, y_pred, weights)
 
     def fit(
         self,
@@ -427,7 +385,7 @@ class TrainableTextModel(PredictingTextModel):
                 "every text once."
             )
         data = whole(data, self._needs_labels)
-        features = self._with_teacher(self._weighted_features(*data))
+        features = self._to_learn(self._weighted_features(*data))
         if isinstance(class_weight, str) and class_weight == "balanced":
             names = self._class_names()
             numbers = self._label_ids(features) if names else np.zeros(1, int)
@@ -458,7 +416,7 @@ class TrainableTextModel(PredictingTextModel):
             return (self._weighted_features(*part) for part in texts)
 
         def parts() -> Iterator[Features]:
-            return map(self._with_teacher, encoded())
+            return map(self._to_learn, encoded())
 
         if steps_per_epoch is not None:
             num_steps = steps_per_epoch
@@ -493,24 +451,16 @@ class TrainableTextModel(PredictingTextModel):
             task = self._teacher.task_of(task)
             self.train_function = None
         self._training_task = task
-        return functools.partial(self._arguments, task, True)
+        return functools.partial(self._arguments, True)
 
-    def _with_teacher(self, features: Features) -> Features:
-        """Returns features with the outputs of the teacher, if there is one."""
+    def _to_learn(self, features: Features) -> Features:
+        """Returns features to train on.
+
+        They have the outputs of the teacher, if there is one.
+        """
         if self._teacher is None:
             return features
         return self._teacher.added_to(features)
-
-    def _arguments(
-        self,
-        task: FineTuningTask,
-        is_training: bool,
-        batch: Mapping[str, np.ndarray],
-    ) -> tuple:
-        """Returns the features, targets and weights of a step."""
-        batch = self._drawn(batch, is_training)
-        features, weights = weigh(task, batch)
-        return features, self._targets(batch), weights
 
     def _scope(self) -> Any:
         """Returns the scope of the `tf.distribute.Strategy` of the model."""
@@ -634,6 +584,10 @@ class TrainableTextModel(PredictingTextModel):
         self, data: Part, batch_size: int, options: dict[str, Any]
     ) -> dict[str, Any]:
         """Returns answers' scores; with weights or no scores, Keras's."""
+        if self._compares_examples:
+            progress = Progress(self, "test", **options)
+            features = self._weighted_features(*data)
+            return self._scores_of_examples(features, batch_size, progress)
         if data.weights is None:
             progress = Progress(self, "test", **options)
             scores = self._scores(data.x, data.y, batch_size, progress)
@@ -658,6 +612,11 @@ class TrainableTextModel(PredictingTextModel):
 
         It returns the loss, the metrics and the scores of answers.
         """
+        if self._compares_examples:
+            features = only_labeled(self._weighted_features(*data))
+            return lambda callbacks: self._scores_of_examples(
+                features, batch_size, Progress(self, "test", callbacks)
+            )
         batches = self._evaluation_data(*data, batch_size)
         evaluate = super().evaluate
 
@@ -679,7 +638,7 @@ class TrainableTextModel(PredictingTextModel):
         return for_evaluation(
             self._weighted_features(x, y, weights),
             batch_size,
-            functools.partial(self._arguments, self.make_task(), False),
+            functools.partial(self._arguments, False),
         )
 
     def get_compile_config(self) -> dict[str, Any] | None:

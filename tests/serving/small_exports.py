@@ -5,10 +5,7 @@ import functools
 import pathlib
 import tempfile
 
-from bert_tf.kinds.classification.graph import (
-    ServedClassifier,
-    ServedMultipleChoice,
-)
+from bert_tf.kinds.classification.graph import ServedMultipleChoice
 from bert_tf.kinds.spans.graph import ServedSpanLabeler
 from bert_tf.kinds.spans.squad_files import SpanEncoding
 from bert_tf.kinds.tags.conll_files import TaggingEncoding
@@ -33,6 +30,7 @@ from tests.serving.small_served import (
     LENGTH,
     VOCAB,
     random_weights,
+    served_classifier,
 )
 
 # This GELU is the harder one for converters.
@@ -54,7 +52,7 @@ def _pairs():
         if len(variable.shape) > 1:
             # Longer sums would otherwise be larger.
             variable.assign(variable.numpy() / 4)
-    return ServedClassifier(model, ENCODING, LABELS, "single_label", True)
+    return served_classifier(model, LABELS, "single_label", True)
 
 
 def _vectors(pooling):
@@ -74,13 +72,13 @@ def _token_vectors():
 
 KINDS = {
     "pairs": _pairs,
-    "presence": lambda: ServedClassifier(
+    "presence": lambda: served_classifier(
         random_weights(heads.BertClassifier(SMALL, len(LABELS))),
-        *(ENCODING, LABELS, "multi_label", False),
+        *(LABELS, "multi_label", False),
     ),
-    "scores": lambda: ServedClassifier(
+    "scores": lambda: served_classifier(
         random_weights(heads.BertClassifier(SMALL, 1)),
-        *(ENCODING, (), "regression", True),
+        *((), "regression", True),
     ),
     "choices": lambda: ServedMultipleChoice(
         random_weights(heads.BertMultipleChoice(SMALL)), ENCODING, NUM_CHOICES

@@ -7,8 +7,10 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.config import BertConfig
+from bert_tf.kinds.classification.graph import ServedClassifier
+from bert_tf.kinds.classification.task import ClassificationTask
 from bert_tf.serving.served import Served
-from bert_tf.tasks.encoding import TextEncoding
+from bert_tf.tasks.encoding import Encoding, TextEncoding
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 LETTERS = "abcdefghijklmnopqrstuvwxyzéσςα中文🤗한0123.,!?'\"[]#|-"
@@ -54,6 +56,14 @@ NASTY = (
     ("é" * 1009).encode(),
     b"\n" * 4001 + b"mat",
 )
+
+
+def served_classifier(model, labels, problem, is_pair, **encoding):
+    """Returns a classifier to serve; `encoding` are fields of `Encoding`."""
+    fields = {"max_seq_length": LENGTH, **encoding}
+    made = Encoding(VOCAB, True, None, problem=problem, labels=labels, **fields)
+    task = ClassificationTask(model.config, made)
+    return ServedClassifier(model, task, is_pair)
 
 
 def text_of(content: bytes) -> str:

@@ -1,6 +1,5 @@
 """Keras's arguments, metrics and data sets with text models."""
 
-import dataclasses
 import re
 
 import keras
@@ -15,28 +14,20 @@ from bert_tf.tasks import metrics
 from bert_tf.tasks.metrics import usual_metrics
 from bert_tf.text_models import batches, training
 from bert_tf.text_models.inputs import class_weights
-from bert_tf.text_models.label_metrics import reciprocal_ranks
 from bert_tf.text_models.progress import Validation
-from tests.checkpoints.small_models import CONFIG as TWO_LAYERS
 from tests.checkpoints.small_models import VOCAB, refused
+from tests.text_models.small_text_models import CONFIG, TEXTS, TOKENIZER, larger
 
 pytestmark = pytest.mark.usefixtures("eagerly")
 ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
 needs_tf_data = pytest.mark.skipif(not ON_TENSORFLOW, reason="tf.data")
-TEXTS = ["a b c", "d", "e f g h i", "a a", "b", "i h", "c"]
 NAMES = ("bad", "good", "mixed")
-CONFIG = dataclasses.replace(TWO_LAYERS, num_hidden_layers=1)
-TOKENIZER = bert_tf.FullTokenizer(list(VOCAB))
 QUIET = {"epochs": 1, "batch_size": 4, "verbose": 0}
 
 
 def classifier(num_labels=2, **options):
     keras.utils.set_random_seed(3)
-    model = bert_tf.BertClassifier(CONFIG, num_labels=num_labels)
-    model.build()
-    # Answers that differ.
-    for variable in model.trainable_variables:
-        variable.assign(ops.convert_to_tensor(variable) * 20)
+    model = larger(bert_tf.BertClassifier(CONFIG, num_labels=num_labels))
     if "problem" not in options:
         options["labels"] = NAMES[:num_labels]
     options.setdefault("max_seq_length", 13)
@@ -518,21 +509,17 @@ def test_metrics_of_probabilities(num_labels, tmp_path):
 
 
 def test_metrics_of_several_labels():
-    """Metrics that were made for logits still get logits."""
     model = classifier(problem="multi_label", labels=NAMES[:2])
     y = np.array([[0, 1], [1, 1], [0, 0], [0, 1], [1, 0], [1, 1], [1, 0]])
     model.compile(
         metrics=[
-            keras.metrics.Precision(name="shares"),
-            keras.metrics.Precision(thresholds=0.0, name="logits"),
-            keras.metrics.BinaryAccuracy(threshold=0.0),
+            keras.metrics.Precision(name="precision"),
+            keras.metrics.BinaryAccuracy(),
         ]
     )
     found = model.evaluate(TEXTS, y)
     decided = probabilities(model.predict(TEXTS)) > 0.5
-    precision = np.mean(y[decided])
-    assert found["shares"] == pytest.approx(precision)
-    assert found["logits"] == pytest.approx(precision)
+    assert found["precision"] == pytest.approx(np.mean(y[decided]))
     assert found["binary_accuracy"] == pytest.approx(np.mean(decided == y))
 
 
@@ -565,9 +552,9 @@ def test_balanced_weights_of_labels():
     data = model._training_data(
         training.Part(TEXTS, y, None), 7, 1, 0, "balanced", None
     )
-    _, labels, weights = data.example()
-    counts = np.bincount(y)
-    np.testing.assert_allclose(weights, 7 / 2 / counts[labels], rtol=1e-6)
+    assert len(data) == 1
+    expected = 7 / 2 / np.bincount(y)
+    np.testing.assert_allclose(model._class_weights, expected, rtol=1e-6)
     history = tagger().fit(
         [["a", "b"], ["c"]], [[0, 1], [0]], class_weight="balanced", **QUIET
     )
@@ -659,7 +646,7 @@ def test_a_data_set_is_read_in_parts(batched, monkeypatch):
         stream.set_epoch(epoch)
         steps = [stream[n] for n in range(6)]
         assert [len(y) for _, y, _ in steps] == [4, 4, 4, 4, 4, 3]
-        found = np.concatenate([w / (1 + y) for _, y, w in steps])
+        found = np.concatenate([w for *_, w in steps])
         np.testing.assert_allclose(sorted(found), weights, rtol=1e-5)
         orders.append([*found])
     assert orders[0] != orders[1]
@@ -725,240 +712,6 @@ def test_other_models_read_a_data_set_in_parts():
     ):
         history = model.fit(x, **QUIET, **options).history
         assert np.isfinite(history["loss"]).all()
-
-
-# Rankings.
-
-
-def test_documents_are_ranked():
-    for model, score in (
-        (classifier(), lambda row: row["probabilities"]["good"]),
-        (classifier(1, problem="regression"), lambda row: row["score"]),
-    ):
-        found = model.rank("a b", TEXTS)
-        pairs = [("a b", text) for text in TEXTS]
-        scores = np.array([score(row) for row in model.predict(pairs)])
-        order = np.argsort(-scores, kind="stable")
-        assert [row["index"] for row in found] == order.tolist()
-        assert [row["text"] for row in found] == [TEXTS[n] for n in order]
-        found = [row["score"] for row in model.rank("a b", TEXTS, top_k=2)]
-        np.testing.assert_allclose(found, scores[order[:2]], rtol=1e-4)
-        assert model.rank("a b", []) == []
-    with refused("rank needs a regression or a model with two labels"):
-        classifier(3).rank("a", TEXTS)
-
-
-# A query, a positive document, and one or more negatives.
-LISTS = [["a b", "c", "d e"], ["c", "h", "i i", "", "a"], ["b", "b a", "f"]]
-
-
-def scoring(kind, **options):
-    """A cross-encoder of one of two kinds."""
-    if kind == "regression":
-        return classifier(1, problem="regression", **options)
-    return classifier(**options)
-
-
-def scores_of_lists(model, lists):
-    """The numbers, or the log-odds, of the documents of each query."""
-    found = []
-    for query, *documents in lists:
-        rows = model.predict([(query, text) for text in documents])
-        if model.labels:
-            shares = np.array(
-                [[*row["probabilities"].values()] for row in rows]
-            )
-            found.append(np.log(shares[:, 1] / shares[:, 0]))
-        else:
-            found.append(np.array([row["score"] for row in rows]))
-    return found
-
-
-@pytest.mark.parametrize("kind", ["regression", "two labels"])
-def test_lists_of_documents_have_a_loss_and_ranks(kind):
-    model = scoring(kind)
-    scores = scores_of_lists(model, LISTS)
-    losses = [np.log(np.exp(row - row[0]).sum()) for row in scores]
-    # Of two documents, the logistic loss of their difference.
-    margin = scores[0][0] - scores[0][1]
-    assert losses[0] == pytest.approx(np.log1p(np.exp(-margin)))
-    ranks = np.array([1 + np.sum(row[1:] >= row[0]) for row in scores])
-    found = model.evaluate(LISTS, batch_size=2, verbose=0)
-    assert found["loss"] == pytest.approx(np.mean(losses), rel=1e-3)
-    assert found["accuracy"] == pytest.approx(np.mean(ranks == 1))
-    assert found["mrr"] == pytest.approx(np.mean(1 / ranks))
-    weights = [1.0, 3.0, 0.5]
-    found = model.evaluate(LISTS, sample_weight=weights, verbose=0)["loss"]
-    expected = np.mean(np.multiply(losses, weights))
-    assert found == pytest.approx(expected, rel=1e-3)
-    # The loss and the metrics of labels are back.
-    assert {"mae", "f1"} & {*model.evaluate(TEXTS[:2], [0, 1], verbose=0)}
-
-
-def test_ties_do_not_count_as_correct():
-    scores = np.array([[2, 1, -1e9], [1, 1, 0], [0, 1, 2], [np.nan, 0, 0]])
-    ranks = ops.convert_to_numpy(reciprocal_ranks(None, scores))
-    np.testing.assert_allclose(ranks, [1, 1 / 2, 1 / 3, 1 / 3], rtol=1e-6)
-
-
-def test_negatives_that_equal_the_positive_document_are_ignored(caplog):
-    model = classifier(1, problem="regression")
-    texts = [row["text"] for row in model.rank("a", ["b", "c d"])]
-    expected = model.evaluate([["a", *texts]], verbose=0)
-    assert expected["accuracy"] == 1
-    assert not caplog.messages
-    lists = [["a", *texts], ["a", texts[0], texts[0].upper(), texts[1]]]
-    found = model.evaluate(lists, verbose=0)
-    assert found == pytest.approx(expected, rel=1e-4)
-    [message] = caplog.messages
-    assert "Example 1: a negative document equals the positive" in message
-    with refused("Example 1: all negative documents equal the positive one"):
-        model.evaluate([["a", *texts], ["a", "c", "C", "c"]], verbose=0)
-
-
-@pytest.mark.graph
-def test_every_positive_document_is_counted():
-    """Graphs compute with several rows at a time, and less exactly."""
-    model = classifier(1, problem="regression")
-    texts = [row["text"] for row in model.rank("a", ["b", "c d"])]
-    found = model.evaluate([["a", *texts]] * 17, verbose=0)
-    assert found["accuracy"] == 1
-    assert found["mrr"] == pytest.approx(1)
-
-
-@needs_tf_data
-def test_a_data_set_of_weighted_lists():
-    import tensorflow as tf
-
-    columns = (["a b", "h"], ["c", "i"], ["d", "a"])
-    found = []
-    for is_batched in (False, True):
-        dataset = tf.data.Dataset.from_tensor_slices((columns, None, [1.0, 3]))
-        model = classifier(1, problem="regression")
-        history = model.fit(
-            dataset.batch(2) if is_batched else dataset, **QUIET
-        ).history
-        assert history.keys() == {"accuracy", "loss", "mrr"}
-        found.append(history["loss"])
-    model = classifier(1, problem="regression")
-    weights = np.array([1, 3])
-    history = model.fit(columns, sample_weight=weights, **QUIET).history
-    np.testing.assert_allclose(found, [history["loss"]] * 2, rtol=1e-5)
-
-
-def test_a_loss_of_lists_does_not_reset_the_optimizer():
-    model = classifier(1, problem="regression")
-    options = {"batch_size": 1, "epochs": 2, "verbose": 0}
-    model.fit(LISTS, **options)
-    model.evaluate(TEXTS[:2], [0, 1], verbose=0)
-    model.fit(LISTS, **{**options, "epochs": 3}, initial_epoch=2)
-    assert int(model.optimizer.iterations) == 9
-
-
-def test_forms_of_lists_of_documents():
-    model = classifier()
-    lists = [["a b", "c", "d", "e"], ["h", "i", "a", None]]
-    lists_with_nan = [lists[0], [*lists[1][:3], np.nan]]
-    expected = model._features(lists, None)
-    columns = tuple(map(list, zip(*lists, strict=True)))
-    for x in (
-        [lists[0], lists[1][:3]],
-        lists_with_nan,
-        (*map(list, zip(*lists_with_nan, strict=True)),),
-        [*map(tuple, lists)],
-        columns,
-        tuple(map(np.array, columns)),
-        np.array(lists, object),
-        [[b"a b", b"c", b"d", b"e"], [b"h", b"i", b"a"]],
-    ):
-        found = model._features(x, None)
-        keras.tree.map_structure(
-            np.testing.assert_array_equal, found.arrays, expected.arrays
-        )
-    alone = model._features(("a b", "c", "d", "e"), None)
-    assert alone.arrays["input_ids"].shape == (1, 3, 13)
-    # One document of the second list is padding.
-    counts = expected.arrays["input_mask"].sum(axis=-1)
-    assert counts.tolist() == [[6, 6, 6], [5, 5, 1]]
-    history = model.fit(columns, validation_split=0.5, **QUIET).history
-    assert np.isfinite(history["val_loss"]).all()
-    # The loss is Keras's for several classes.
-    model.compile(loss=keras.losses.CategoricalHinge(), metrics=["accuracy"])
-    [first, second] = scores_of_lists(model, [lists[0], lists[1][:3]])
-    hinges = [max(0, 1 + max(0, *row[1:]) - row[0]) for row in (first, second)]
-    found = model.evaluate(lists, verbose=0)
-    assert found["loss"] == pytest.approx(np.mean(hinges), rel=1e-3)
-    assert {*found} == {"loss", "accuracy"}
-
-
-def test_lists_of_documents_are_validated():
-    history = classifier().fit(LISTS, **QUIET, validation_data=LISTS).history
-    assert history.keys() >= {"val_loss", "val_accuracy", "val_mrr"}
-
-
-@pytest.mark.slow
-@needs_tf_data
-@pytest.mark.parametrize("batched", [False, True])
-def test_a_data_set_of_lists_of_documents(batched):
-    import tensorflow as tf
-
-    columns = (["a b", "c", "d"], ["a", "b", "c"], ["e", "f", "g"])
-    data = tf.data.Dataset.from_tensor_slices((columns,))
-    data = data.batch(2) if batched else data
-    model = classifier(1, problem="regression")
-    options = {"steps_per_epoch": 3, "validation_data": data}
-    history = model.fit(data.repeat(), **QUIET, **options).history
-    assert int(model.optimizer.iterations) == 3
-    found = model.evaluate(columns, verbose=0)
-    assert found["loss"] == pytest.approx(history["val_loss"][0], rel=1e-3)
-    assert model.evaluate(data, verbose=0) == pytest.approx(found)
-
-
-def test_invalid_lists_of_documents_are_errors():
-    model = classifier()
-    needs = (
-        "must be a query, a positive document and at least one negative "
-        "document"
-    )
-    for lists, message in (
-        (
-            [["a", "b", "c"], ["a", "b"]],
-            rf"Example 1 {needs}; got \['a', 'b'\]",
-        ),
-        ([["a", "b", "c"], []], rf"Example 1 {needs}; got \[\]"),
-        ([[None, "b", "c"]], f"Example 0 {needs}"),
-        ([["a", "b", np.nan]], f"Example 0 {needs}"),
-        ((["a"], [None], ["c"]), f"Example 0 {needs}"),
-        ([["a", "b"]], "Labels are missing: .* at least one negative document"),
-        (["a", "b", "c"], "Labels are missing"),
-        ([], "There are no texts"),
-        ([[]], "There are no texts"),
-        ([["a", "b", 3]], "Text 0 must be a string; got 3"),
-        ((["a"], ["b"], ["c", "d"]), "columns of texts must be equally long"),
-    ):
-        for act in (model.fit, model.evaluate):
-            with refused(message):
-                act(lists)
-    for lists in (LISTS, LISTS[::2]):
-        for options in ({"y": [0] * len(lists)}, {"teacher": classifier()}):
-            with refused("Lists of documents are for .* without y and teacher"):
-                model.fit(lists, **options)
-    with refused("class_weight needs one label for each text"):
-        model.fit(LISTS, class_weight={"good": 2.0})
-    with refused("sample_weight must be 3 numbers"):
-        model.fit(LISTS, sample_weight=[1.0])
-    with refused("The validation data must not have labels, as `fit` got none"):
-        model.fit(LISTS, validation_data=(["a", "b"], [0, 1]))
-    with refused("The validation data must have labels"):
-        model.fit(["a", "b"], [0, 1], validation_data=LISTS)
-    message = (
-        "A list of documents needs a regression or a model with two labels"
-    )
-    for other in (classifier(3), classifier(2, problem="multi_label")):
-        with refused(message):
-            other.fit(LISTS)
-    with refused("Lists of documents are not read in windows"):
-        classifier(doc_stride=3).fit(LISTS)
 
 
 def test_similar_documents_are_found(monkeypatch):

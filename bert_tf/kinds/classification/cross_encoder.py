@@ -1,12 +1,7 @@
-"""Lists of documents, from which `TextClassifier` learns to rank.
-
-A list has a query, a positive document and negatives, and becomes the choices
-of an example: D pairs of texts, where D is the number of documents of the
-longest list.
-"""
+"""`CrossEncoder`: scores of pairs, by which documents are ranked."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -15,72 +10,248 @@ from absl import logging
 from keras import ops
 
 from bert_tf.data.batching import Features
-from bert_tf.errors import InputError
+from bert_tf.errors import InputError, require_names, wrong_value
+from bert_tf.kinds.classification.ranking import RankingTask, scores_of
+from bert_tf.kinds.classification.task import IDENTITY
+from bert_tf.kinds.vectors.task import flatten
+from bert_tf.modeling.heads import BertClassifier
 from bert_tf.tasks.encoding import Encoding
 from bert_tf.tasks.examples import Example
-from bert_tf.text_models.label_metrics import is_right_first, reciprocal_ranks
+from bert_tf.text_models.inputs import (
+    best_texts,
+    is_missing,
+    plain,
+    require_one_length,
+    text_of,
+)
+from bert_tf.text_models.text_model import NAME_THE_CLASSES, TextModel
 
 # The score of the padding of a list.
 _LOWEST = -1e9
 
 
-def require_scores(problem: str, labels: Sequence[str], name: str) -> None:
-    """Raises InputError unless a classifier has a score to rank pairs by.
+@keras.saving.register_keras_serializable("bert_tf")
+class CrossEncoder(TextModel):
+    """Scores pairs of a query and a document, and ranks documents.
 
-    Args:
-      problem: The classifier's problem.
-      labels: Its labels.
-      name: What needs the score.
-    """
-    has_two = problem == "single_label" and len(labels) == 2
-    if problem != "regression" and not has_two:
-        raise InputError(
-            f"{name} needs a regression or a model with two labels of which "
-            f"one is right; got {problem} with {len(labels)} labels."
+    Example:
+
+        model = bert_tf.CrossEncoder.from_pretrained(
+            "hf://google-bert/bert-base-uncased", num_labels=1
         )
+        model.fit(lists)  # A query, a positive document, and negatives.
+        model.rank("who wrote it", ["it is long", "ada wrote it"])
+        # For example [{'index': 1, 'score': 3.1, 'text': 'ada wrote it'},
+        #              {'index': 0, 'score': -1.2, 'text': 'it is long'}]
 
+    `fit` and `evaluate` take pairs with scores, `y`; or, without `y`, lists of
+    a query, a positive document and one or more negatives; or a tuple of such
+    columns. A batch has `batch_size` queries with all their documents; shorter
+    lists are padded to the longest one. Negatives with the tokens of the
+    positive document are ignored. See `tasks.ranking.RankingTask` for losses
+    and scores.
 
-def list_encoding(encoding: Encoding, num_documents: int) -> Encoding:
-    """Returns how lists become features.
+    `predict` returns a dict of the `score` of each pair: the output of the
+    model; with two labels, the probability of the last one.
 
-    Args:
-      encoding: The classifier's encoding of texts.
-      num_documents: The number of documents of the longest list, D.
-    """
-    return dataclasses.replace(
-        encoding,
-        problem="multiple_choice",
-        labels=(),
-        num_choices=num_documents,
-        doc_stride=None,
-    )
-
-
-def list_features(
-    lists: Sequence[Sequence[str | None]], encoding: Encoding
-) -> Features:
-    """Returns the features of lists, [n, D, S].
+    Losses and metrics passed to `compile` compare [1, 0, 0, ...] with the
+    scores of a query, which are -1e9 for padding; or the scores `y` of pairs,
+    [B, 1], with those of the model.
 
     Args:
-      lists: The result of `inputs.as_lists`.
-      encoding: The classifier's encoding of texts.
+      model: A `BertClassifier` with one or two outputs.
+      tokenizer: A `FullTokenizer` or a `BertTokenizer`.
+      labels: The names of two classes, the last one for relevant documents. By
+        default the checkpoint's, or LABEL_0 and LABEL_1. The scores of pairs
+        are then from 0 to 1.
+      max_seq_length: The longest sequence, in tokens with [CLS] and [SEP].
 
     Raises:
-      InputError: If a pair has no score to rank it by, or texts have windows.
+      InputError: If the model has more than two outputs.
     """
-    problem, labels = encoding.problem, encoding.labels
-    require_scores(problem, labels, "A list of documents")
-    if encoding.doc_stride is not None:
-        raise InputError(
-            "Lists of documents are not read in windows. Load the model with "
-            "doc_stride=None."
+
+    model_class = BertClassifier
+    task_class = RankingTask
+    _needs_labels = False
+    is_pair = True
+
+    def __init__(
+        self,
+        model: BertClassifier,
+        tokenizer: Any,
+        labels: Sequence[str] | None = None,
+        max_seq_length: int = 128,
+        name: str = "cross_encoder",
+    ):
+        super().__init__(model, tokenizer, max_seq_length, name=name)
+        self.labels: tuple[str, ...] = ()
+        if model.num_labels > 1:
+            default = model.labels or ("LABEL_0", "LABEL_1")
+            self.labels = require_names(labels or default, NAME_THE_CLASSES)
+        if model.num_labels != max(1, len(self.labels)) or len(self.labels) > 2:
+            raise wrong_value(
+                "The number of outputs of the model",
+                "1, or 2 with two labels, of which the last one is right",
+                model.num_labels,
+            )
+
+    def call(self, inputs, training=False):
+        """Maps features to scores; used by `fit`.
+
+        Features of pairs, int32 [B, S], have scores [B, 1]; those of lists of D
+        documents, [B, D, S], have scores [B, D].
+        """
+        shape = ops.shape(inputs["input_ids"])
+        if len(shape) == 2:
+            logits = super().call(inputs, training=training)
+            return scores_of(logits)[:, None]
+        flat = flatten(inputs)
+        scores = scores_of(super().call(flat, training=training))
+        # Texts have [CLS] and [SEP]; the padding of lists has [CLS] alone.
+        is_padding = ops.sum(flat["input_mask"], axis=-1) == 1
+        scores = ops.where(is_padding, _LOWEST, scores)
+        return ops.reshape(scores, shape[:-1])
+
+    def _outputs_of_task(self, y_pred):
+        # Pairs have one score, lists at least two.
+        is_pair = y_pred.shape[-1] == 1
+        return {"logits": y_pred if is_pair else y_pred[..., None]}
+
+    def rank(
+        self,
+        query: str,
+        documents: Sequence[str],
+        top_k: int | None = None,
+        batch_size: int = 32,
+    ) -> list[dict[str, Any]]:
+        """Sorts documents by how well they answer a query, the best first.
+
+        Args:
+          query: The first text of all pairs.
+          documents: The second texts.
+          top_k: The number of documents to return; by default all.
+          batch_size: Batch size for pairs of `max_seq_length`; batches of
+            shorter pairs are larger.
+
+        Returns:
+          Dicts of `index`, the number of a document, its `score` and its
+          `text`. Equal scores keep their order.
+        """
+        texts = plain(documents)
+        rows = self.predict(
+            [(query, text) for text in texts], batch_size, verbose=0
         )
-    examples = [
-        Example("", query or "", choices=tuple(text or "" for text in texts))
-        for query, *texts in lists
+        scores = np.array([row["score"] for row in rows])
+        return best_texts(scores, texts, top_k)
+
+    def examples(self, x: Any, y: Any) -> list[Example]:
+        if y is not None or not _are_lists(x):
+            return super().examples(x, y)
+        return _lists(x)
+
+    def _labelled(self, x: Any, y: Any) -> list[Example]:
+        examples = self.examples(x, y)
+        if y is None and not examples[0].choices:
+            raise InputError(
+                "Labels are missing: pass x and y, or a data set of both. "
+                "Without labels, an example is a query, a positive document "
+                "and at least one negative document."
+            )
+        return examples
+
+    def _features_of(self, examples: Sequence[Example]) -> Features:
+        if not examples[0].choices:
+            return super()._features_of(examples)
+        return _list_features(examples, self._encoding())
+
+    def _encoding(self) -> Encoding:
+        return self.make_encoding(Encoding, problem="regression", labels=())
+
+    def make_task(self, **options):
+        return RankingTask(
+            self.model.config, self._encoding(), self.labels, **options
+        )
+
+    def _targets(self, batch: Mapping[str, np.ndarray]) -> np.ndarray:
+        if "label_shares" in batch:
+            return batch["label_shares"]
+        return batch["label_ids"][:, None]
+
+    def _facts(self):
+        pretrained = self.model.checkpoint
+        facts = super()._facts()
+        if pretrained is not None and pretrained.activation_fn is not None:
+            facts["activation_fn"] = IDENTITY
+        return facts
+
+    def _served(self):
+        from bert_tf.serving.served import ServedTask
+
+        return ServedTask(self.model, self.make_task(), is_pair=True)
+
+
+def _are_lists(x: Any) -> bool:
+    """Returns whether texts have more than two columns or rows of lists."""
+    if isinstance(x, tuple):
+        return len(x) > 2
+    rows = () if isinstance(x, (str, bytes, Mapping)) else plain(x)
+    return any(isinstance(row, (tuple, list)) and len(row) > 2 for row in rows)
+
+
+def _lists(x: Any) -> list[Example]:
+    """Returns queries whose choices are the documents, the positive one first.
+
+    Args:
+      x: A column of lists, or a tuple of columns. Missing texts at the end of
+        rows are ignored.
+
+    Raises:
+      InputError: If a text is not a string, or one is missing.
+    """
+    if isinstance(x, tuple):
+        one = isinstance(x[0], (str, bytes))
+        columns = [[text] if one else plain(text) for text in x]
+        require_one_length(columns)
+        rows = [*zip(*columns, strict=True)]
+    else:
+        rows = [*map(tuple, plain(x))]
+    examples = []
+    for number, row in enumerate(rows):
+        texts = [text for text in row if not is_missing(text)]
+        if len(texts) < 3 or any(map(is_missing, row[: len(texts)])):
+            raise wrong_value(
+                f"Example {number}",
+                "a query, a positive document and at least one negative "
+                "document",
+                texts,
+            )
+        query, *documents = (text_of(text, number) for text in texts)
+        examples.append(Example("", query, choices=tuple(documents)))
+    return examples
+
+
+def _list_features(examples: Sequence[Example], encoding: Encoding) -> Features:
+    """Returns the features of queries with documents, [n, D, S].
+
+    Args:
+      examples: The result of `_lists`.
+      encoding: How pairs become features.
+
+    Raises:
+      InputError: If all documents of a query are equal.
+    """
+    counts = np.array([len(example.choices) for example in examples])
+    most = counts.max()
+    padded = [
+        dataclasses.replace(
+            example, choices=(*example.choices, *[""] * (most - count))
+        )
+        for example, count in zip(examples, counts, strict=True)
     ]
-    features = list_encoding(encoding, len(lists[0]) - 1).features(examples)
-    is_padding = np.equal(np.array(lists, object)[:, 1:], None)
+    features = dataclasses.replace(
+        encoding, problem="multiple_choice", num_choices=int(most)
+    ).features(padded)
+    is_padding = np.arange(most) >= counts[:, None]
     ids = features.arrays["input_ids"]
     is_tied = (ids == ids[:, :1]).all(axis=-1) & ~is_padding
     is_tied[:, 0] = False
@@ -99,34 +270,8 @@ def list_features(
         )
     # Keep [CLS]: the vectors of a text without tokens might be NaN.
     features.arrays["input_mask"][..., 1:][is_padding] = 0
-    targets = np.zeros(is_padding.shape, np.float32)
-    targets[:, 0] = 1
-    features.arrays["label_shares"] = targets
+    del features.arrays["label_ids"]
+    shares = np.zeros(is_padding.shape, np.float32)
+    shares[:, 0] = 1
+    features.arrays["label_shares"] = shares
     return features
-
-
-def scores_of_lists(logits: Any, input_mask: Any, shape: Sequence[Any]) -> Any:
-    """Returns the score of each document, floats [B, D].
-
-    Args:
-      logits: The logits of all pairs, [B * D, C]: C is 1 for a regression, else
-        2.
-      input_mask: The mask of all pairs, integers [B * D, S].
-      shape: B and D.
-    """
-    # With two labels, the log-odds of the last one; `rank` returns its sigmoid.
-    scores = logits[:, -1]
-    if logits.shape[-1] == 2:
-        scores = scores - logits[:, 0]
-    # Texts have [CLS] and [SEP]; the padding of lists has [CLS] alone.
-    is_padding = ops.sum(input_mask, axis=-1) == 1
-    return ops.reshape(ops.where(is_padding, _LOWEST, scores), shape)
-
-
-def list_metrics() -> list[keras.metrics.Metric]:
-    """Returns Keras's metrics of lists."""
-    metric = keras.metrics.MeanMetricWrapper
-    return [
-        metric(is_right_first, name="accuracy"),
-        metric(reciprocal_ranks, name="mrr"),
-    ]

@@ -1,60 +1,35 @@
 """Classes, numbers and multiple choice in a graph."""
 
-from collections.abc import Iterable
-
 import keras
 import tensorflow as tf
 
-from bert_tf.errors import InputError, listed, wrong_value
-from bert_tf.kinds.classification.task import decode
-from bert_tf.serving.served import Served, ServedWindows
-from bert_tf.serving.windows import Tensors, in_batches
+from bert_tf.kinds.classification.task import ClassificationTask, decode
+from bert_tf.serving.served import Served, ServedTask
+from bert_tf.serving.windows import Tensors
 from bert_tf.tasks.encoding import TextEncoding
-from bert_tf.tasks.task import Rows
 from bert_tf.tokenization.graph_normalization import drop_invalid_utf8
 
 
-class ServedClassifier(ServedWindows):
+class ServedClassifier(ServedTask):
     """Maps a text or a pair to a class, any number of labels, or a number.
 
-    With `doc_stride`, a text may have any length: it is split into windows as
-    in `run_classifier.py`, and the answers are the same.
+    For single labels, `answer` returns `label`, the most likely one, strings
+    [B]; its `probability`, float32 [B]; all `labels` in the model's order,
+    strings [B, C]; and their `probabilities`, float32 [B, C]. For multiple
+    labels: `labels`, `probabilities`, and `is_present`, bool [B, C]. For
+    regression: `score`, float32 [B].
 
     Args:
       model: A `BertClassifier`, built.
-      encoding: How texts became features in training.
-      labels: The names of the classes, in the order of the logits; none for
-        regression.
-      problem: "single_label", "multi_label" or "regression".
+      task: The task.
       is_pair: Whether inputs are pairs of texts.
-
-    Raises:
-      InputError: If the problem is unknown, or the number of logits differs
-        from the number of labels.
     """
 
     def __init__(
-        self,
-        model: keras.Model,
-        encoding: TextEncoding,
-        labels: Iterable[str],
-        problem: str,
-        is_pair: bool,
+        self, model: keras.Model, task: ClassificationTask, is_pair: bool
     ):
-        super().__init__(model, encoding, labels)
-        if problem not in _KINDS:
-            raise wrong_value("problem", f"one of {listed(_KINDS)}", problem)
-        num_labels = 1 if problem == "regression" else len(self.labels)
-        if model.num_labels != num_labels:
-            raise InputError(
-                f"The model has {model.num_labels} logits, but {problem} with "
-                f"{len(self.labels)} labels needs {num_labels}."
-            )
-        self.kind = _KINDS[problem]
-        self._problem = problem
-        self.is_pair = is_pair
-        if is_pair:
-            self.text_names = ("text_a", "text_b")
+        super().__init__(model, task, is_pair)
+        self.kind = _KINDS[task.problem]
 
     @property
     def example(self) -> dict[str, list]:
@@ -62,56 +37,24 @@ class ServedClassifier(ServedWindows):
             "The plot is thin, but the two leads are a joy to watch.",
             "Half an hour would have been enough.",
         ]
-        if not self.is_pair:
-            return {"text": texts}
-        return {
-            "text_a": texts,
-            "text_b": [
-                "Both of the main actors are good.",
-                "The film is too short.",
-            ],
-        }
+        shorter = [
+            "Both of the main actors are good.",
+            "The film is too short.",
+        ]
+        return dict(zip(self.text_names, (texts, shorter), strict=False))
 
-    def answer(self, texts: Tensors) -> dict[str, tf.Tensor]:
-        """Returns the predictions for texts or pairs.
-
-        Args:
-          texts: `text`, or `text_a` and `text_b`: strings [B].
-
-        Returns:
-          For single labels: `label`, the most likely one, strings [B]; its
-          `probability`, float32 [B]; all `labels` in the model's order,
-          strings [B, C]; and their `probabilities`, float32 [B, C]. For
-          multiple labels: `labels`, `probabilities`, and `is_present`, bool
-          [B, C]. For regression: `score`, float32 [B].
-        """
-        if not self._is_split:
-            return self.answer_tokens(self.features(texts))
-        text, features = self.rows(texts)
-        logits = in_batches(self.model, features)["logits"]
-        rows = Rows(text, tf.size(texts[self.text_names[0]]))
-        return self._named(rows.pool(logits, self.encoding.window_pooling))
-
-    def answer_tokens(self, features: Tensors) -> dict[str, tf.Tensor]:
-        """Returns the predictions for rows of `INPUTS`, int32 [B, S]."""
-        return self._named(self.model(features)["logits"])
-
-    def _named(self, logits: tf.Tensor) -> dict[str, tf.Tensor]:
+    def _decoded(self, outputs: Tensors) -> dict[str, tf.Tensor]:
         """Returns the answers with the names of the labels."""
-        answer = decode(self._problem, logits)
+        answer = super()._decoded(outputs)
         if "predicted_id" in answer:
             label = self.label_names(answer.pop("predicted_id"))
             answer = {"label": label, **answer}
         if self.labels:
-            answer["labels"] = self._all_labels(answer["probabilities"])
+            numbers = tf.broadcast_to(
+                tf.range(len(self.labels)), tf.shape(answer["probabilities"])
+            )
+            answer["labels"] = self.label_names(numbers)
         return answer
-
-    def _all_labels(self, probabilities: tf.Tensor) -> tf.Tensor:
-        """Repeats the names of all classes for each row, strings [B, C]."""
-        numbers = tf.range(len(self.labels))
-        return self.label_names(
-            tf.broadcast_to(numbers, tf.shape(probabilities))
-        )
 
 
 # The kinds in the model card.

@@ -236,9 +236,8 @@ def _served(model: Any, data_set: DataSet, encoding: Encoding) -> Served:
     """Returns the model to export, which takes strings."""
     if data_set.problem == "multiple_choice":
         return ServedMultipleChoice(model, encoding, encoding.num_choices)
-    return ServedClassifier(
-        model, encoding, data_set.labels, data_set.problem, data_set.is_pair
-    )
+    task = ClassificationTask(model.config, encoding)
+    return ServedClassifier(model, task, data_set.is_pair)
 
 
 def _class_weights(

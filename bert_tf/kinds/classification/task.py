@@ -1,5 +1,6 @@
 """Classification and regression of texts, pairs and choices."""
 
+import itertools
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -401,6 +402,34 @@ class ClassificationTask(FineTuningTask):
     def decode(self, outputs: Mapping) -> dict:
         """See the function `decode`."""
         return decode(self.problem, outputs["logits"])
+
+    def answers(
+        self, decoded: Mapping[str, np.ndarray], examples: Sequence[Any]
+    ) -> list[Any]:
+        """See `FineTuningTask`; labels have their names."""
+        if self.problem == "regression":
+            return super().answers(decoded, examples)
+        rows = decoded["probabilities"].tolist()
+        shares = [dict(zip(self.labels, row, strict=True)) for row in rows]
+        if self.problem == "multi_label":
+            return [
+                {
+                    "labels": [*itertools.compress(self.labels, present)],
+                    "probabilities": of_one,
+                }
+                for present, of_one in zip(
+                    decoded["is_present"], shares, strict=True
+                )
+            ]
+        names = [self.labels[number] for number in decoded["predicted_id"]]
+        return [
+            {
+                "label": name,
+                "probability": of_one[name],
+                "probabilities": of_one,
+            }
+            for name, of_one in zip(names, shares, strict=True)
+        ]
 
     def unweighted_losses(self, features: Mapping, outputs: Mapping) -> Any:
         """Returns the losses without label smoothing, float32 [B]."""

@@ -1,10 +1,8 @@
 """`TextClassifier`: single-label, multi-label and regression of texts."""
 
-import contextlib
-import dataclasses
 import numbers
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import compress
 from typing import Any, ClassVar, Self
 
@@ -25,43 +23,26 @@ from bert_tf.errors import (
     require_names,
     wrong_value,
 )
-from bert_tf.kinds.classification.cross_encoder import (
-    list_encoding,
-    list_features,
-    list_metrics,
-    require_scores,
-    scores_of_lists,
-)
 from bert_tf.kinds.classification.task import (
     IDENTITY,
     PROBLEM_TYPES,
     SIGMOID,
     ClassificationTask,
-    MultipleChoiceTask,
-    answers,
-    probabilities,
 )
-from bert_tf.kinds.vectors.task import flatten
 from bert_tf.modeling.heads import BertClassifier
 from bert_tf.tasks.distillation import IS_LABELED, PREFIX
 from bert_tf.tasks.encoding import Encoding
 from bert_tf.tasks.examples import have_values
 from bert_tf.tasks.metrics import usual_metrics
-from bert_tf.tasks.task import Rows
-from bert_tf.text_models.batches import in_32_bits, num_replicas
+from bert_tf.text_models.distillation import only_labeled
 from bert_tf.text_models.inputs import (
-    Part,
-    as_lists,
-    best_texts,
-    has_labels,
     is_missing,
     label_name,
     label_shares,
     plain,
     plain_row,
 )
-from bert_tf.text_models.label_metrics import of_logits
-from bert_tf.text_models.progress import Evaluate, Progress
+from bert_tf.text_models.label_metrics import of_probabilities
 from bert_tf.text_models.text_model import (
     NAME_THE_CLASSES,
     TextModel,
@@ -100,19 +81,7 @@ class TextClassifier(TextModel):
     macro-F1 of more, and Matthews's correlation; for multi_label exact_match,
     micro_f1 and macro_f1; for regression pearson and spearman.
 
-    A regression, or a model with two labels, can also be trained to rank:
-    without `y`, each example of `fit` and `evaluate` is a list of a query, a
-    positive document and one or more negatives; or `x` is a tuple of such
-    columns. The loss is the cross-entropy of the positive document among the
-    query's documents. Scores are the numbers of a regression, or the log-odds
-    of the last of two labels. `accuracy` is how often the positive document has
-    a higher score than all negatives, and `mrr` its mean reciprocal rank.
-    Negatives with the tokens of the positive document are ignored. A batch has
-    `batch_size` queries with all their documents; shorter lists are padded to
-    the longest one. Losses and metrics passed to `compile` compare
-    [1, 0, 0, ...] with the scores of a query, which are -1e9 for padding.
-    If lists differ in length, use losses and metrics for logits of classes,
-    such as `CategoricalCrossentropy(from_logits=True)`.
+    `CrossEncoder` ranks documents for a query.
 
     Args:
       model: A `BertClassifier`.
@@ -138,8 +107,7 @@ class TextClassifier(TextModel):
 
     model_class = BertClassifier
     task_class = ClassificationTask
-    # Lists of documents have no labels.
-    _needs_labels = False
+    _compares_examples = True
     _recorded: ClassVar[Mapping[str, str]] = {
         **TextModel._recorded,
         "is_pair": "is_pair",
@@ -177,8 +145,6 @@ class TextClassifier(TextModel):
         self.is_pair = is_pair
         self.doc_stride = doc_stride
         self.window_pooling = window_pooling
-        # Whether the default loss and metrics are for lists of documents.
-        self._ranks = False
         if doc_stride is not None:
             self.doc_stride = positive_integer("doc_stride", doc_stride)
         # Checks the options of windows.
@@ -215,6 +181,11 @@ class TextClassifier(TextModel):
             recorded.pop("doc_stride", None)
         return recorded
 
+    @property
+    def _needs_labels(self) -> bool:  # type: ignore[override]
+        # A teacher's answers take their place.
+        return self._teacher is None
+
     def compile(
         self,
         optimizer: Any = "auto",
@@ -226,13 +197,17 @@ class TextClassifier(TextModel):
     ) -> None:
         """Configures training; see `TextModel.compile`.
 
-        Metrics such as `keras.metrics.AUC()` get probabilities, see
-        `LabelMetric`; other metrics get logits.
+        Metrics get probabilities. Those that compare one label, such as
+        `keras.metrics.AUC()`, get the last of two labels.
         """
-        metrics, weighted_metrics = (
-            of_logits(metric, self.problem) if metric != "auto" else metric
-            for metric in (metrics, weighted_metrics)
-        )
+        if self.problem != "regression":
+            is_single_label = self.problem == "single_label"
+            metrics, weighted_metrics = (
+                of_probabilities(metric, is_single_label)
+                if metric not in (None, "auto")
+                else metric
+                for metric in (metrics, weighted_metrics)
+            )
         super().compile(
             optimizer,
             loss,
@@ -241,196 +216,20 @@ class TextClassifier(TextModel):
             **options,
         )
 
-    def call(self, inputs, training=False):
-        """Maps features to logits; used by `fit`.
-
-        Features are int32 [B, S]. Those of lists of D documents, [B, D, S],
-        become scores [B, D].
-        """
-        shape = ops.shape(inputs["input_ids"])
-        if len(shape) == 2:
-            return super().call(inputs, training=training)
-        flat = flatten(inputs)
-        logits = super().call(flat, training=training)
-        return scores_of_lists(logits, flat["input_mask"], shape[:-1])
-
-    def _learning_from(self, teacher: Any, *options: Any) -> Any:
-        # A teacher needs texts, even if the model last ranked lists.
-        for model in (self, teacher):
-            if teacher is not None and isinstance(model, TextClassifier):
-                model._choose_objective(ranks=False)
-        return super()._learning_from(teacher, *options)
-
-    def _training_data(self, data: Part, *options: Any) -> Any:
-        self._choose_objective(not has_labels(data) and self._teacher is None)
-        return super()._training_data(data, *options)
-
-    def _choose_objective(self, ranks: bool) -> None:
-        """Compiles again if the default loss or metrics change."""
-        if ranks != self._ranks:
-            self._ranks = ranks
-            with self._scope():
-                self._compile_with(self.optimizer)
-
-    def _validation(self, data: Part, batch_size: int) -> Evaluate:
-        if has_labels(data) == self._ranks:
-            raise InputError(
-                "The validation data must not have labels, as `fit` got none."
-                if self._ranks
-                else "The validation data must have labels: pass a tuple "
-                "(x, y) or (x, y, sample_weight)."
-            )
-        with self._same_inputs():
-            if self._ranks:
-                return super()._validation(data, batch_size)
-            features = _only_labeled(self._weighted_features(*data))
-
-        def validate(callbacks: keras.callbacks.CallbackList) -> dict:
-            progress = Progress(self, "test", callbacks)
-            return self._scores_of_texts(features, batch_size, progress)
-
-        return validate
-
-    @contextlib.contextmanager
-    def _same_inputs(self) -> Iterator[None]:
-        """Restores `is_pair`, which only training may change."""
-        is_pair = self.is_pair
-        try:
-            yield
-        finally:
-            self.is_pair = is_pair
-
-    def _scores(self, x, y, batch_size, progress):
-        return {}  # For lists, Keras computes the loss and metrics.
-
-    def _evaluated(self, data, batch_size, options):
-        self._choose_objective(not has_labels(data))
-        with self._same_inputs():
-            if self._ranks:
-                return self._keras_scores(*data, batch_size, options)
-            features = self._weighted_features(*data)
-        progress = Progress(self, "test", **options)
-        return self._scores_of_texts(features, batch_size, progress)
-
-    def _scores_of_texts(
-        self, features: Features, batch_size: int, progress: Progress
-    ) -> dict[str, Any]:
-        """Returns the loss, Keras's metrics and run_classifier.py's metrics.
-
-        They count texts, not windows.
-        """
-        logits = self._logits(features, batch_size, progress)
-        arrays = features.arrays
-        if self.doc_stride is not None:
-            is_first = arrays["window_numbers"] == 0
-            arrays = {name: x[is_first] for name, x in arrays.items()}
-        arrays.pop("num_windows", None)
-        x, y, weights = keras.tree.map_structure(
-            ops.convert_to_tensor,
-            self._arguments(self.make_task(), False, in_32_bits(arrays)),
-        )
-        outputs = ops.convert_to_tensor(logits)
-        self.reset_metrics()
-        loss = self.compute_loss(x, y, outputs, weights, training=False)
-        metrics = self.compute_metrics(x, y, outputs, weights)
-        metrics = {**metrics, "loss": loss * num_replicas()}
-        scores = {
-            **self._answer_scores(arrays["label_ids"], logits),
-            **{name: _number(value) for name, value in metrics.items()},
-        }
-        progress.end(scores)
-        return scores
-
-    def _answer_scores(
-        self, label_ids: np.ndarray, logits: np.ndarray
-    ) -> dict[str, float]:
-        """Returns what run_classifier.py reports, without its losses."""
-        predictions = {"logits": logits, "label_ids": label_ids}
-        scores = self.make_task().score(
-            {**predictions, "loss": np.zeros(len(logits))}
-        )
-        return {
-            name.removeprefix("eval_"): value
-            for name, value in scores.items()
-            if not name.endswith("loss")
-        }
-
-    def _answers(
-        self, x: Any, batch_size: int, progress: Progress
-    ) -> list[dict[str, Any]]:
-        features = self._text_features(x, None)
-        logits = self._logits(features, batch_size, progress)
-        values = probabilities(self.problem, logits)
-        decided = answers(self.problem, self.labels, values)
-        return [self._answer(*row) for row in zip(decided, values, strict=True)]
-
-    def rank(
-        self,
-        query: str,
-        documents: Sequence[str],
-        top_k: int | None = None,
-        batch_size: int = 32,
-    ) -> list[dict[str, Any]]:
-        """Sorts documents by how well they answer a query, the best first.
-
-        Args:
-          query: The first text of all pairs.
-          documents: The second texts.
-          top_k: The number of documents to return; by default all.
-          batch_size: Batch size for pairs of `max_seq_length`; batches of
-            shorter pairs are larger.
-
-        Returns:
-          Dicts of `index`, the number of a document, its `score` and its
-          `text`. The score is the output of a regression, or the probability of
-          the last of two labels. Equal scores keep their order.
-
-        Raises:
-          InputError: If the model has more than two labels, or its problem is
-            "multi_label".
-        """
-        require_scores(self.problem, self.labels, "rank")
-        pairs = [(query, text) for text in plain(documents)]
-        predicted = self.predict(pairs, batch_size, verbose=0)
-        scores = [
-            row["probabilities"][self.labels[-1]]
-            if self.labels
-            else row["score"]
-            for row in predicted
-        ]
-        return best_texts(np.array(scores), [text for _, text in pairs], top_k)
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        """Passes Keras's metrics probabilities, and labels as numbers."""
+        if self.problem == "multi_label":
+            y_pred = ops.sigmoid(y_pred)
+        elif self.problem == "single_label":
+            y_pred = ops.softmax(y_pred)
+            if len(y.shape) == 2:
+                y = ops.argmax(y, axis=-1)
+        return super().compute_metrics(x, y, y_pred, sample_weight)
 
     def _has_one_row(self):
         return self.doc_stride is None
 
-    def _logits(
-        self, features: Features, batch_size: int, progress: Progress
-    ) -> np.ndarray:
-        """Returns the logits of texts, [n, C]."""
-        rows = self._outputs(features, batch_size, self._call, progress)
-        logits = np.array(rows).reshape(-1, self.model.num_labels)
-        if self.doc_stride is None:
-            return logits
-        windows = Rows.of(features.arrays["window_numbers"])
-        return ops.convert_to_numpy(windows.pool(logits, self.window_pooling))
-
-    def _answer(self, answer: Any, values: np.ndarray) -> dict[str, Any]:
-        if self.problem == "regression":
-            return {"score": answer}
-        shares = dict(zip(self.labels, values.tolist(), strict=True))
-        if self.problem == "multi_label":
-            return {"labels": list(answer), "probabilities": shares}
-        return {
-            "label": answer,
-            "probability": shares[answer],
-            "probabilities": shares,
-        }
-
     def _features(self, x: Any, y: Any) -> Features:
-        if self._teacher is None and y is None:
-            features = list_features(as_lists(x), self._encoding())
-            self.is_pair = True
-            return features
         make = self._text_features
         if self._teacher is not None:
             make = self._partly_labeled_features
@@ -445,7 +244,7 @@ class TextClassifier(TextModel):
         is_labeled = np.array([not is_missing(label) for label in labels])
         if is_labeled.all():
             return self._text_features(x, labels)
-        # Any label of the right form will do: `_with_teacher` replaces it.
+        # Any label of the right form will do: `_to_learn` replaces it.
         of_no_labels = {
             "single_label": self.labels[:1],
             "multi_label": [],
@@ -459,14 +258,15 @@ class TextClassifier(TextModel):
         arrays[IS_LABELED] = is_labeled[arrays["example_index"]]
         return features
 
-    def _with_teacher(self, features: Features) -> Features:
+    def _to_learn(self, features: Features) -> Features:
         """See `TrainableTextModel`.
 
         The teacher's answers take the place of missing labels. The loss ignores
         them, but Keras's metrics do not.
         """
-        features = super()._with_teacher(features)
+        features = super()._to_learn(features)
         arrays = features.arrays
+        self.is_pair = bool(arrays["segment_ids"].any())
         if IS_LABELED not in arrays:
             return features
         logits = arrays[f"{PREFIX}logits"]
@@ -492,8 +292,6 @@ class TextClassifier(TextModel):
             if shares is not None:
                 y = [self.labels[n] for n in shares.argmax(axis=-1)]
         examples = self.examples(x, None if y is None else self._names(y))
-        if y is not None:
-            self.is_pair = examples[0].text_b is not None
         features = self._encoding().features(examples)
         arrays = features.arrays
         if shares is not None:
@@ -537,12 +335,10 @@ class TextClassifier(TextModel):
         )
 
     def make_task(self, **options):
-        kind, encoding = ClassificationTask, self._encoding()
-        if self._ranks:
-            kind = MultipleChoiceTask
-            encoding = list_encoding(encoding, 0)
         names = usual_metrics(self.problem, len(self.labels))
-        return kind(self.model.config, encoding, names, **options)
+        return ClassificationTask(
+            self.model.config, self._encoding(), names, **options
+        )
 
     def _drawn(self, batch, is_training):
         if "label_shares" not in batch:
@@ -555,28 +351,24 @@ class TextClassifier(TextModel):
         For regression [B, 1], since Keras would average losses [B] before it
         weights them.
         """
-        if self.problem == "regression" and not self._ranks:
+        if self.problem == "regression":
             return batch["label_ids"][:, None]
         return super()._targets(batch)
 
     def _label_ids(self, features: Features) -> np.ndarray:
-        arrays = _only_labeled(features).arrays
+        arrays = only_labeled(features).arrays
         if self.doc_stride is None:
             return arrays["label_ids"]
         return arrays["label_ids"][arrays["window_numbers"] == 0]
 
     def _class_names(self):
-        has_classes = self.problem == "single_label" and not self._ranks
-        return self.labels if has_classes else ()
+        return self.labels if self.problem == "single_label" else ()
 
     def _default_metrics(self):
-        if self._ranks:
-            return list_metrics()
         if self.problem == "single_label":
-            return of_logits(["accuracy"], self.problem)
+            return of_probabilities(["accuracy"], is_single_label=True)
         if self.problem == "multi_label":
-            # A logit of 0 is a probability of 0.5.
-            return [keras.metrics.BinaryAccuracy("accuracy", threshold=0.0)]
+            return [keras.metrics.BinaryAccuracy("accuracy")]
         return ["mae"]
 
     def _facts(self):
@@ -598,13 +390,7 @@ class TextClassifier(TextModel):
     def _served(self):
         from bert_tf.kinds.classification.graph import ServedClassifier
 
-        return ServedClassifier(
-            self.model,
-            self._encoding(),
-            self.labels,
-            self.problem,
-            self.is_pair,
-        )
+        return ServedClassifier(self.model, self.make_task(), self.is_pair)
 
 
 def _labels(
@@ -638,25 +424,6 @@ def _labels_of_a_number(labels: Sequence[str]) -> InputError:
     )
 
 
-def _only_labeled(features: Features) -> Features:
-    """Returns the rows of texts with labels.
-
-    Raises:
-      InputError: If no text has a label.
-    """
-    arrays = dict(features.arrays)
-    is_labeled = arrays.pop(IS_LABELED, None)
-    if is_labeled is None:
-        return features
-    if not is_labeled.any():
-        raise InputError("No text has a label. Pass labels for some texts.")
-    return dataclasses.replace(
-        features,
-        arrays={name: x[is_labeled] for name, x in arrays.items()},
-        lengths=features.lengths[is_labeled],
-    )
-
-
 def _count_windows_relatively(arrays: dict[str, np.ndarray]) -> None:
     """Divides `num_windows` by its mean over the texts with labels.
 
@@ -673,9 +440,3 @@ def _count_windows_relatively(arrays: dict[str, np.ndarray]) -> None:
 def _is_alone(row: Any) -> bool:
     """Returns whether a row is a label in a column, [n, 1]."""
     return isinstance(row, (list, tuple)) and len(row) == 1
-
-
-def _number(value: Any) -> Any:
-    """Returns a score as a float, or the scores of several labels."""
-    value = ops.convert_to_numpy(value)
-    return value if np.ndim(value) else float(value)
