@@ -70,7 +70,7 @@ def test_a_copy_learns_as_it_does_alone(load):
     name = "bert/embeddings/word_embeddings"
     assert others[name].shape == (2, *weights[name].shape[1:])
     predictions = copies.predict(pretraining_arrays(), 16)
-    assert predictions["words_correct"].shape == (2, 40)
+    assert predictions["masked_lm_correct"].shape == (2, 40)
 
 
 @needs_jax

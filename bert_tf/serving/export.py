@@ -170,22 +170,20 @@ def export(
         if files.exists(path):
             raise _exists_already(path)
     with _temporary_folder(export_dir) as folder:
-        with _writing(export_dir):
-            os.mkdir(folder)
-        signatures = save(served, folder, export_dir)
+        os.mkdir(folder)
+        signatures = save(served, folder)
         card = model_card(served, folder, name, metrics, source)
-        text = readme(name, served.kind, signatures, served.example)
-        with _writing(export_dir):
-            extra = os.path.join(folder, EXTRA)
-            os.mkdir(extra)
-            write_warm_up(os.path.join(extra, WARM_UP), served, name)
-            for file, content in (
-                (BATCHING, BATCHING_PARAMETERS),
-                (MODEL_CARD, to_json(card)),
-                (README, text),
-            ):
-                pathlib.Path(extra, file).write_text(content, "utf-8")
-            path = _publish(folder, export_dir, version)
+        texts = {
+            BATCHING: BATCHING_PARAMETERS,
+            MODEL_CARD: to_json(card),
+            README: readme(name, served.kind, signatures, served.example),
+        }
+        extra = pathlib.Path(folder, EXTRA)
+        extra.mkdir()
+        write_warm_up(str(extra / WARM_UP), served, name)
+        for file, text in texts.items():
+            (extra / file).write_text(text, "utf-8")
+        path = _publish(folder, export_dir, version)
     logging.info("Exported %s as %s", name, path)
     return path
 
@@ -196,29 +194,37 @@ def require_export_dir(export_dir: str) -> None:
         pass
 
 
-def save(served: Served, folder: str, place: str) -> dict[str, Signature]:
+def save(served: Served, folder: str) -> dict[str, Signature]:
     """Writes the SavedModel.
 
     It contains TensorFlow variables and tables, nothing of Keras: loading it
-    needs neither Keras nor this package. Errors name `place`, not `folder`.
+    needs neither Keras nor this package.
     """
     stored = StoredWeights(served.model)
-    answer_tokens = _of_one_shape(stored.used_by(served.answer_tokens))
+
+    def answer_tokens(features: Tensors) -> dict[str, tf.Tensor]:
+        # TensorFlow's CPU kernels do not check the shape of a mask that is
+        # added to attention scores: a request could crash the server.
+        shape = tf.shape(features["input_ids"])
+        return served.answer_tokens(
+            {name: tf.reshape(x, shape) for name, x in features.items()}
+        )
+
     methods = {
-        "serving_default": (served.inputs, stored.used_by(served.answer)),
+        "serving_default": (served.inputs, served.answer),
         "tokens": (served.token_inputs, answer_tokens),
         "tokenize": (served.inputs, served.tokenize),
     }
     functions = {
-        name: _trace(method, specs) for name, (specs, method) in methods.items()
+        name: _trace(stored.used_by(method), specs)
+        for name, (specs, method) in methods.items()
     }
     root = tf.Module()
     root.weights = stored.by_name
     # The tables; their files are the assets.
     root.names = served.submodules
     # TensorFlow logs the files it writes, with two loggers.
-    silence = at_least(logging.WARNING, tf.get_logger().name)
-    with _writing(place), silence:
+    with at_least(logging.WARNING, tf.get_logger().name):
         tf.saved_model.save(root, folder, signatures=functions)
     return {
         name: Signature(specs, functions[name].structured_outputs)
@@ -235,20 +241,6 @@ def _trace(
     return function.get_concrete_function(**specs)
 
 
-def _of_one_shape(answer: Method) -> Method:
-    """Requires all features to have the size of `input_ids`.
-
-    TensorFlow's CPU kernels do not check the shape of a mask that is added to
-    attention scores, so that a request could crash the server.
-    """
-
-    def reshaped(features: Tensors) -> dict[str, tf.Tensor]:
-        shape = tf.shape(features["input_ids"])
-        return answer({k: tf.reshape(v, shape) for k, v in features.items()})
-
-    return reshaped
-
-
 def _exists_already(path: str) -> InputError:
     return in_file(
         path, "this version exists already. Pass another number, or none."
@@ -260,9 +252,12 @@ def _temporary_folder(export_dir: str) -> Iterator[str]:
     """Yields the path of a folder to create; removes it after the block.
 
     The name of its parent contains the machine and the process, since it is
-    unknown whether processes of other machines are still alive.
+    unknown whether processes of other machines are still alive. Errors of the
+    file system become InputErrors.
     """
-    with _writing(export_dir):
+    with files.input_errors(
+        "write the export to", export_dir, tf.errors.OpError
+    ):
         files.makedirs(export_dir)
         place, prefix = None, None
         if not files.is_remote(export_dir):
@@ -270,12 +265,11 @@ def _temporary_folder(export_dir: str) -> Iterator[str]:
             prefix = os.path.join(export_dir, f"export-{host}")
             files.remove_leftovers(prefix)
             place, prefix = os.path.split(files.temporary_prefix(prefix))
-        around = tempfile.TemporaryDirectory(
+        # A subfolder, since only this user may read the temporary folder.
+        with tempfile.TemporaryDirectory(
             prefix=prefix, dir=place, ignore_cleanup_errors=True
-        )
-    # A subfolder, since only this user may read the temporary folder.
-    with around as folder:
-        yield os.path.join(folder, "version")
+        ) as folder:
+            yield os.path.join(folder, "version")
 
 
 def _publish(folder: str, export_dir: str, version: int | None) -> str:
@@ -297,25 +291,20 @@ def _publish(folder: str, export_dir: str, version: int | None) -> str:
             highest,
             number,
         )
-    while not _moved(folder, path := os.path.join(export_dir, str(number))):
+    move = _copy if files.is_remote(export_dir) else os.rename
+    while True:
+        path = os.path.join(export_dir, str(number))
+        try:
+            if not files.exists(path):
+                move(folder, path)
+                return path
+        except OSError as error:
+            # Another export may take the number meanwhile.
+            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                raise
         if version is not None:
             raise _exists_already(path)
         number += 1
-    return path
-
-
-def _moved(folder: str, path: str) -> bool:
-    """Moves a version to its final path; returns False if that exists."""
-    if files.exists(path):
-        return False
-    try:
-        (_copy if files.is_remote(path) else os.rename)(folder, path)
-    except OSError as error:
-        # Another export took the number meanwhile.
-        if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
-            return False
-        raise
-    return True
 
 
 def _copy(source: str, target: str) -> None:
@@ -335,8 +324,3 @@ def _copy(source: str, target: str) -> None:
             files.makedirs(os.path.dirname(path))
             tf.io.gfile.copy(os.path.join(source, name), path)
         undo.pop_all()
-
-
-def _writing(place: str) -> contextlib.AbstractContextManager[None]:
-    """Turns errors of the file system into InputErrors."""
-    return files.input_errors("write the export to", place, tf.errors.OpError)

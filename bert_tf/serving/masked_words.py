@@ -6,12 +6,7 @@ import tensorflow as tf
 from bert_tf.serving.served import Served
 from bert_tf.serving.windows import Tensors
 from bert_tf.tasks.encoding import TextEncoding
-from bert_tf.tasks.masked_words import (
-    MASK,
-    best_words,
-    mask_cut_off,
-    require_top_k,
-)
+from bert_tf.tasks.masked_words import MASK, MaskedWordsTask, mask_cut_off
 from bert_tf.tokenization.vocabulary_file import require_special_tokens
 
 
@@ -32,11 +27,10 @@ class ServedMaskedLM(Served):
     def __init__(
         self, model: keras.Model, encoding: TextEncoding, top_k: int = 5
     ):
-        require_top_k(top_k)
         vocab = encoding.tokenizer.vocab
         require_special_tokens(vocab, [MASK])
         super().__init__(model, encoding)
-        self.top_k = min(top_k, len(vocab))
+        self._task = MaskedWordsTask(model.config, encoding, top_k=top_k)
         self._mask_id = vocab[MASK]
 
     @property
@@ -65,11 +59,8 @@ class ServedMaskedLM(Served):
         tf.debugging.Assert(before == after, [message])
         return features
 
-    def answer(self, texts: Tensors) -> dict[str, tf.Tensor]:
+    def answer_tokens(self, features: Tensors) -> dict[str, tf.Tensor]:
         """Predicts the words of each mask while the other masks stay in place.
-
-        Args:
-          texts: `text`, strings [B].
 
         Returns:
           `num_blanks`, the number of masks of each text, at most M, int32 [B];
@@ -77,13 +68,9 @@ class ServedMaskedLM(Served):
           strings [B, M, k], and their `probabilities`, float32 [B, M, k]. Texts
           with fewer than M masks are padded with "" and 0.
         """
-        return self.answer_tokens(self.features(texts))
-
-    def answer_tokens(self, features: Tensors) -> dict[str, tf.Tensor]:
-        """Returns the results of `answer` from `INPUTS`, int32 [B, S]."""
         positions = tf.where(features["input_ids"] == self._mask_id)  # [N, 2]
         logits = self._logits(features, positions)
-        answer = best_words(logits, len(self.encoding.vocab), self.top_k)
+        answer = self._task.best_words(logits)
 
         def by_text(values):
             return tf.RaggedTensor.from_value_rowids(

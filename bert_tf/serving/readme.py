@@ -49,7 +49,9 @@ def model_card(
     """
     variables = checkpoint_variables(served.model).values()
     encoding = dataclasses.asdict(served.encoding)
-    return {
+    vocab = encoding.pop("vocab")
+    encoding.pop("labels", None)
+    card = {
         "name": name,
         "kind": served.kind,
         "source": source and _without_folder(source),
@@ -57,21 +59,10 @@ def model_card(
             key: _number(value) for key, value in (metrics or {}).items()
         },
         "labels": list(served.labels),
-        "encoding": {
-            key: value
-            for key, value in encoding.items()
-            if key not in ("vocab", "labels")
-        },
-        "vocab_size": len(served.encoding.vocab),
+        "encoding": encoding,
+        "vocab_size": len(vocab),
         "parameters": sum(math.prod(v.shape) for v in variables),
         "dtype_policy": served.model.dtype_policy.name,
-        **{
-            name: {
-                "file": path,
-                "sha256": files.checksum(os.path.join(folder, path)),
-            }
-            for name, path in CHECKED.items()
-        },
         "versions": {
             "bert_tf": __version__,
             "tensorflow": tf.__version__,
@@ -79,6 +70,10 @@ def model_card(
             "tensorflow-text": importlib.metadata.version("tensorflow-text"),
         },
     }
+    for key, path in CHECKED.items():
+        digest = files.checksum(os.path.join(folder, path))
+        card[key] = {"file": path, "sha256": digest}
+    return card
 
 
 def to_json(card: Mapping[str, Any]) -> str:
@@ -100,9 +95,8 @@ def _without_folder(source: str) -> str:
 
 def _number(value: float | None) -> float | None:
     """Returns a number with the digits of `str`; None if it is not finite."""
-    if value is None or not math.isfinite(value):
-        return None
-    return json.loads(str(value))
+    is_finite = value is not None and math.isfinite(value)
+    return json.loads(str(value)) if is_finite else None
 
 
 # Files for the server.
@@ -150,9 +144,8 @@ def write_warm_up(path: str, served: Served, name: str) -> None:
             request.model_spec.name = name
             request.model_spec.signature_name = "serving_default"
             for key, spec in served.inputs.items():
-                request.inputs[key].CopyFrom(
-                    tf.make_tensor_proto(rows[key], spec.dtype)
-                )
+                values = tf.make_tensor_proto(rows[key], spec.dtype)
+                request.inputs[key].CopyFrom(values)
             log = prediction_log_pb2.PredictionLog()
             log.predict_log.request.CopyFrom(request)
             writer.write(log.SerializeToString(deterministic=True))
@@ -167,14 +160,15 @@ def _batches(served: Served) -> Iterator[Mapping[str, Sequence]]:
             for name, rows in example.items()
         }
     length = served.encoding.max_seq_length
-    yield {name: [_repeated(rows[0], length)] for name, rows in example.items()}
 
+    def repeated(text: str) -> str:
+        """Returns a text with at least `length` words."""
+        return " ".join([text] * -(-length // len(text.split())))
 
-def _repeated(texts: Any, num_words: int) -> Any:
-    """Repeats a text, or each text of a list, to at least `num_words`."""
-    if isinstance(texts, list | tuple):
-        return [_repeated(text, num_words) for text in texts]
-    return " ".join([texts] * -(-num_words // max(1, len(texts.split()))))
+    yield {
+        name: keras.tree.map_structure(repeated, [rows[0]])
+        for name, rows in example.items()
+    }
 
 
 # The README.

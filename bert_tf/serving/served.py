@@ -21,7 +21,6 @@ from bert_tf.serving.windows import (
     Tensors,
     in_batches,
     pack_windows,
-    rows_by_text,
 )
 from bert_tf.tasks.encoding import TextEncoding
 from bert_tf.tasks.task import FineTuningTask, Rows
@@ -123,9 +122,11 @@ class Served(tf.Module, abc.ABC):
     Attributes:
       kind: The kind of model, for the model card.
       text_names: The names of `inputs`, if all of them are strings [B].
+      count_name: The output of `tokenize` with each text's number of rows.
     """
 
     kind: str
+    count_name = "num_windows"
     text_names: tuple[str, ...] = ("text",)
 
     def __init__(
@@ -168,13 +169,14 @@ class Served(tf.Module, abc.ABC):
         }
 
     @property
-    @abc.abstractmethod
     def example(self) -> dict[str, list]:
         """Two rows of `inputs`, for the README and the warm-up."""
+        texts = ["The ferry was late.", "We had to wait for the boat."]
+        return dict.fromkeys(self.text_names, texts)
 
-    @abc.abstractmethod
     def answer(self, texts: Tensors) -> dict[str, tf.Tensor]:
         """Returns readable outputs, name -> [B, ...] of any type."""
+        return self.answer_tokens(self.features(texts))
 
     @abc.abstractmethod
     def answer_tokens(self, features: Tensors) -> dict[str, tf.Tensor]:
@@ -240,10 +242,47 @@ class Served(tf.Module, abc.ABC):
         ids = self.tokenizer.tokenize(tf.concat(texts, axis=0))
         return [ids[:size], ids[size:]]
 
+    def rows(
+        self, texts: Tensors
+    ) -> tuple[tf.Tensor | None, dict[str, tf.Tensor]]:
+        """Splits texts into rows, by default one for each text.
+
+        Returns:
+          The index of the text of each row, int64 [R], ascending, or None if
+          each text has one row; and `INPUTS`, int32 [R, S].
+        """
+        return None, self.features(texts)
+
     def tokenize(self, texts: Tensors) -> dict[str, tf.Tensor]:
-        """Returns `features`, and their `tokens` as strings."""
-        features = self.features(texts)
-        return {"tokens": self.token_names(features["input_ids"]), **features}
+        """Returns the inputs of the model, and their `tokens` as strings.
+
+        If a text may have several rows, they are [B, N, S], padded to the
+        largest number of rows, and there is the number of rows of each text,
+        int32 [B], named `count_name`.
+        """
+        text, features = self.rows(texts)
+        if text is None:
+            names = self.token_names(features["input_ids"])
+            return {"tokens": names, **features}
+        first, *_ = self.inputs
+        num_texts = tf.size(texts[first], tf.int64)
+        padding = {"input_ids": self.encoding.vocab.index("[PAD]")}
+        by_text = {
+            name: tf.RaggedTensor.from_value_rowids(
+                values, text, num_texts, validate=False
+            )
+            for name, values in features.items()
+        }
+        dense = {
+            name: values.to_tensor(padding.get(name, 0))
+            for name, values in by_text.items()
+        }
+        num_rows = by_text["input_ids"].row_lengths()
+        return {
+            self.count_name: tf.cast(num_rows, tf.int32),
+            "tokens": self.token_names(dense["input_ids"]),
+            **dense,
+        }
 
 
 def _as_text(shape: tf.Tensor) -> tf.Tensor:
@@ -251,63 +290,23 @@ def _as_text(shape: tf.Tensor) -> tf.Tensor:
     return tf.strings.reduce_join(tf.strings.as_string(shape), separator=",")
 
 
-class ServedRows(Served):
-    """A model whose texts may need several rows.
-
-    Attributes:
-      count_name: The output of `tokenize` with each text's number of rows.
-    """
-
-    count_name = "num_windows"
-    # Whether texts are split; otherwise each has one row.
-    _is_split = True
-
-    @abc.abstractmethod
-    def rows(self, texts: Tensors) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        """Splits texts into rows.
-
-        Returns:
-          The index of the text of each row, int64 [R], ascending; and `INPUTS`,
-          int32 [R, S].
-        """
-
-    def features(self, texts: Tensors) -> dict[str, tf.Tensor]:
-        """Returns `INPUTS` of the rows of all texts in order, int32 [R, S]."""
-        if not self._is_split:
-            return super().features(texts)
-        return self.rows(texts)[1]
-
-    def tokenize(self, texts: Tensors) -> dict[str, tf.Tensor]:
-        """Returns the inputs of the model.
-
-        Returns:
-          The number of rows of each text, int32 [B], named `count_name`;
-          `tokens` and `INPUTS`, [B, N, S], where N is the largest number of
-          rows: see `rows_by_text`. If texts are not split, see `Served`.
-        """
-        if not self._is_split:
-            return super().tokenize(texts)
-        first, *_ = self.inputs
-        text, features = self.rows(texts)
-        count, tensors = rows_by_text(
-            self, features, text, tf.size(texts[first])
-        )
-        return {self.count_name: count, **tensors}
-
-
-class ServedWindows(ServedRows):
+class ServedWindows(Served):
     """A model that splits texts into windows, as in training.
 
     Without a `doc_stride`, texts are truncated instead.
     """
 
     @property
-    def _is_split(self) -> bool:  # type: ignore[override]
+    def _is_split(self) -> bool:
         # A `TextEncoding` has no windows.
         return getattr(self.encoding, "doc_stride", None) is not None
 
-    def rows(self, texts: Tensors) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-        """Returns the text of each window, [W], and `INPUTS`, [W, S]."""
+    def rows(
+        self, texts: Tensors
+    ) -> tuple[tf.Tensor | None, dict[str, tf.Tensor]]:
+        """See `Served`; the rows of split texts are windows."""
+        if not self._is_split:
+            return super().rows(texts)
         # String ops only have CPU kernels.
         with tf.device("CPU:0"):
             texts = self.checked(texts)
@@ -333,16 +332,11 @@ class ServedTask(ServedWindows):
         if is_pair:
             self.text_names = ("text_a", "text_b")
 
-    @property
-    def example(self) -> dict[str, list]:
-        texts = ["The ferry was late.", "We had to wait for the boat."]
-        return dict.fromkeys(self.text_names, texts)
-
     def answer(self, texts: Tensors) -> dict[str, tf.Tensor]:
         """Returns the answers of the task for strings [B]."""
-        if not self._is_split:
-            return self.answer_tokens(self.features(texts))
         text, features = self.rows(texts)
+        if text is None:
+            return self.answer_tokens(features)
         outputs = in_batches(self._row_outputs, features)
         rows = Rows(text, tf.size(texts[self.text_names[0]]))
         return self._decoded(self._task.join(outputs, rows))

@@ -5,7 +5,6 @@ NumPy.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import tensorflow as tf
 
@@ -71,37 +70,6 @@ def in_batches(
         parallel_iterations=1,
     )
     return outputs
-
-
-def rows_by_text(
-    served: Any, features: Tensors, texts: tf.Tensor, num_texts: tf.Tensor
-) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
-    """Groups the rows of a model's input by text, and adds the tokens.
-
-    Args:
-      served: The `Served` model.
-      features: `INPUTS`, int32 [R, S].
-      texts: The index of the text of each row, int64 [R], ascending.
-      num_texts: The number of texts, B.
-
-    Returns:
-      The number of rows of each text, int32 [B]; and `tokens` and the features,
-      [B, N, S], where N is the largest number of rows of a text: the rows of
-      each text, followed by padding.
-    """
-    padding = {"input_ids": served.encoding.vocab.index("[PAD]")}
-    by_text = {
-        name: tf.RaggedTensor.from_value_rowids(
-            values, texts, tf.cast(num_texts, tf.int64), validate=False
-        )
-        for name, values in features.items()
-    }
-    dense = {
-        name: values.to_tensor(padding.get(name, 0))
-        for name, values in by_text.items()
-    }
-    num_rows = tf.cast(by_text["input_ids"].row_lengths(), tf.int32)
-    return num_rows, {"tokens": served.token_names(dense["input_ids"]), **dense}
 
 
 def window_ranges(
@@ -171,8 +139,9 @@ def pack_windows(
       The index of the text of each window, int64 [W], and the inputs of the
       model, int32 [W, S].
     """
-    lengths = [part.row_lengths() for part in ids]
-    first, second = lengths if len(ids) > 1 else (lengths[0], 0 * lengths[0])
+    # A text without a second one is a pair with an empty one.
+    parts = [ids[0], ids[1] if len(ids) > 1 else ids[0][:, :0]]
+    first, second = (part.row_lengths() for part in parts)
     room = encoding.max_seq_length - tf.where(second > 0, 3, 2)
     keeps = truncated_lengths(
         first, second, tf.cast(room, tf.int64), tf.minimum, tf.maximum
@@ -191,8 +160,5 @@ def pack_windows(
         size = tf.where(is_split, length, tf.gather(keep, text))
         return tf.gather(part.values, tf.ragged.range(begin, begin + size))
 
-    rows = [
-        shown(*arguments)
-        for arguments in zip(ids, keeps, is_split, strict=False)
-    ]
-    return text, tokenizer.pack(rows, empty_second=False)
+    rows = map(shown, parts, keeps, is_split)
+    return text, tokenizer.pack([*rows], empty_second=False)

@@ -3,28 +3,102 @@
 Source: section 3.1, tasks 1 and 2, of the paper.
 """
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
-from bert_tf.config import BertConfig
-from bert_tf.errors import InputError, shortened, wrong_value
+from bert_tf.config import BertConfig, positive_integer
+from bert_tf.data.schema import INPUTS, Schema, pretraining_schema
+from bert_tf.errors import InputError, shortened
 from bert_tf.modeling import kernels
 from bert_tf.modeling.heads import BertPretrainer
-from bert_tf.tasks.encoding import TextEncoding
-from bert_tf.tasks.task import FineTuningTask
+from bert_tf.tasks.encoding import Encoded, RowEncoding, TextEncoding, pad
+from bert_tf.tasks.examples import Example
+from bert_tf.tasks.task import FineTuningTask, as_numpy
 from bert_tf.tokenization.packing import pack
-from bert_tf.tokenization.wordpiece import FullTokenizer
 
 MASK = "[MASK]"
+# What a `BertPretrainer` needs to predict masks only.
+MASK_INPUTS = (*INPUTS, "masked_lm_positions")
 # A checkpoint without it has no masked-LM head.
 OUTPUT_BIAS = "cls/predictions/output_bias"
 
 # The candidates of a blank, words and their probabilities, the best first.
 Blank = list[tuple[str, float]]
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskEncoding(RowEncoding[Example]):
+    """How texts and pairs with `[MASK]` become rows, truncated as in training.
+
+    The tokenizer alone would split `[MASK]`.
+    """
+
+    @property
+    def schema(self) -> Schema:
+        length = self.max_seq_length
+        names = (*INPUTS, "masked_lm_positions", "masked_lm_weights")
+        return tuple(
+            feature
+            for feature in pretraining_schema(length, length)
+            if feature.name in names
+        )
+
+    def fingerprint(self, example: Example) -> bytes:
+        return repr((example.text_a, example.text_b)).encode()
+
+    def encode(self, examples: Sequence[Example]) -> Encoded:
+        """Returns a row for each example.
+
+        `masked_lm_positions` are the positions of `[MASK]`, with a weight of 1.
+
+        Raises:
+          InputError: If a `[MASK]` is truncated.
+        """
+        vocab, width = self.tokenizer.vocab, self.max_seq_length
+        sequences, segments, blanks = [], [], []
+        for example in examples:
+            first = self._ids(example.text_a)
+            second = None
+            if example.text_b is not None:
+                second = self._ids(example.text_b)
+            special = vocab["[CLS]"], vocab["[SEP]"]
+            input_ids, segment_ids = pack(first, second, width, *special)
+            is_mask = np.equal(input_ids, vocab[MASK])
+            before = [*first, *(second or ())].count(vocab[MASK])
+            if np.count_nonzero(is_mask) < before:
+                raise InputError(mask_cut_off(width))
+            sequences.append(input_ids)
+            segments.append(segment_ids)
+            blanks.append(np.flatnonzero(is_mask).tolist())
+        input_ids, input_mask = pad(sequences, width)
+        positions, weights = pad(blanks, width)
+        batch = {
+            "input_ids": input_ids,
+            "input_mask": input_mask,
+            "segment_ids": pad(segments, width)[0],
+            "masked_lm_positions": positions,
+            "masked_lm_weights": weights,
+        }
+        return Encoded(batch, np.ones(len(sequences), int))
+
+    def _ids(self, text: str) -> list[int]:
+        first, *others = text.split(MASK)
+        ids = self.tokenizer.encode(first)
+        for part in others:
+            ids += [self.tokenizer.vocab[MASK], *self.tokenizer.encode(part)]
+        return ids
+
+
+def without_padding(features: Mapping) -> dict[str, np.ndarray]:
+    """Returns a batch with only as many masks as the text with the most has."""
+    most = np.asarray(features["masked_lm_weights"]).sum(axis=1).max()
+    names = "masked_lm_positions", "masked_lm_weights"
+    return {**features, **{name: features[name][:, :most] for name in names}}
 
 
 class MaskedWordsTask(FineTuningTask):
@@ -34,7 +108,7 @@ class MaskedWordsTask(FineTuningTask):
 
     Args:
       config: The configuration of the model.
-      encoding: How texts become rows.
+      encoding: How texts become rows; `MaskEncoding` to predict.
       top_k: The largest number of words for each blank.
       options: Options of `FineTuningTask`.
     """
@@ -47,14 +121,13 @@ class MaskedWordsTask(FineTuningTask):
     def __init__(
         self,
         config: BertConfig,
-        encoding: TextEncoding,
+        encoding: RowEncoding,
         *,
         top_k: int = 5,
         **options: Any,
     ):
-        require_top_k(top_k)
         super().__init__(config, encoding, **options)
-        self.top_k = top_k
+        self.top_k = positive_integer("top_k", top_k)
 
     def make_model(self, **options: Any) -> keras.Model:
         return BertPretrainer(self.config, **options)
@@ -69,33 +142,42 @@ class MaskedWordsTask(FineTuningTask):
             features["masked_lm_ids"], outputs["masked_lm_logits"]
         )
 
-    def decode(self, outputs: Mapping) -> dict:
-        """See `best_words`."""
+    def row_outputs(self, features: Mapping, outputs: Mapping) -> dict:
+        """Returns `best_words` and `num_blanks`, the number of masks, [B]."""
+        return {
+            **self.best_words(outputs["masked_lm_logits"]),
+            "num_blanks": ops.sum(features["masked_lm_weights"], axis=-1),
+        }
+
+    def best_words(self, logits: Any) -> dict[str, Any]:
+        """Returns the best words for each blank, the most probable first.
+
+        Args:
+          logits: Floats [..., V].
+
+        Returns:
+          `ids`, int32 [..., k], and `probabilities`, float32 [..., k].
+        """
+        # The embedding table may be larger than the vocabulary.
         num_words = len(self.encoding.vocab)
-        return best_words(outputs["masked_lm_logits"], num_words, self.top_k)
+        shares = ops.softmax(logits[..., :num_words])
+        values, ids = ops.top_k(shares, min(self.top_k, num_words))
+        return {"ids": ops.cast(ids, "int32"), "probabilities": values}
 
-
-def best_words(logits: Any, num_words: int, top_k: int) -> dict[str, Any]:
-    """Returns the best words for each blank, the most probable first.
-
-    Args:
-      logits: Floats [..., V].
-      num_words: The size of the vocabulary. The embedding table, and V, may be
-        larger.
-      top_k: The largest number of words, at least 1.
-
-    Returns:
-      `ids`, int32 [..., k], and `probabilities`, float32 [..., k].
-    """
-    shares = ops.softmax(logits[..., :num_words])
-    values, ids = ops.top_k(shares, min(top_k, num_words))
-    return {"ids": ops.cast(ids, "int32"), "probabilities": values}
-
-
-def require_top_k(top_k: int) -> None:
-    """Raises InputError unless `top_k` is at least 1."""
-    if top_k < 1:
-        raise wrong_value("top_k", "at least 1", top_k)
+    def answers(
+        self, decoded: Mapping[str, np.ndarray], examples: Sequence[Example]
+    ) -> list[dict[str, Any]]:
+        """Returns `words` and `probabilities`, a list for each mask."""
+        inv_vocab = self.encoding.tokenizer.inv_vocab
+        answers = []
+        for row, count in enumerate(decoded["num_blanks"]):
+            ids = decoded["ids"][row, :count].tolist()
+            shares = decoded["probabilities"][row, :count].tolist()
+            words = [
+                [inv_vocab[number] for number in of_mask] for of_mask in ids
+            ]
+            answers.append({"words": words, "probabilities": shares})
+        return answers
 
 
 def mask_cut_off(max_seq_length: int) -> str:
@@ -104,6 +186,13 @@ def mask_cut_off(max_seq_length: int) -> str:
         f"A {MASK} is beyond max_seq_length, {max_seq_length} tokens. Shorten "
         "the text before it."
     )
+
+
+def require_mask(text: str, text_b: str | None = None) -> None:
+    """Raises InputError if there is nothing to predict."""
+    if MASK not in text + (text_b or ""):
+        texts = text if text_b is None else (text, text_b)
+        raise InputError(f"The text has no {MASK}: {shortened(texts)}.")
 
 
 def require_masked_lm(path: str, objective: str | None, has_head: bool) -> None:
@@ -137,25 +226,16 @@ def fill_mask(
       InputError: If there is no `[MASK]`, one is cut off, or `top_k` is not at
         least 1.
     """
-    require_top_k(top_k)
-    tokenizer = encoding.tokenizer
-    vocab = tokenizer.vocab
-    features = _features(encoding, text, text_b)
-    [positions] = np.nonzero(features["input_ids"][0] == vocab[MASK])
-    if not len(positions):
-        texts = text if text_b is None else (text, text_b)
-        raise InputError(f"The text has no {MASK}: {shortened(texts)}.")
-    features["masked_lm_positions"] = np.array([positions], np.int32)
-    logits = model(features)["masked_lm_logits"]  # [1, blanks, V]
-    answer = best_words(logits, len(vocab), top_k)
-    return [
-        list(zip(tokenizer.convert_ids_to_tokens(row_ids), row, strict=True))
-        for row_ids, row in zip(
-            ops.convert_to_numpy(answer["ids"])[0].tolist(),
-            ops.convert_to_numpy(answer["probabilities"])[0].tolist(),
-            strict=True,
-        )
-    ]
+    require_mask(text, text_b)
+    encoding = _mask_encoding(encoding)
+    task = MaskedWordsTask(model.config, encoding, top_k=top_k)
+    examples = [Example("", text, text_b)]
+    features = without_padding(encoding.features(examples).arrays)
+    inputs = {name: features[name] for name in MASK_INPUTS}
+    outputs = task.row_outputs(features, model(inputs))
+    [answer] = task.answers(as_numpy(outputs), examples)
+    blanks = zip(answer["words"], answer["probabilities"], strict=True)
+    return [list(zip(*blank, strict=True)) for blank in blanks]
 
 
 def next_sentence(
@@ -165,35 +245,15 @@ def next_sentence(
 
     `[MASK]` is allowed in both. Raises InputError if one is cut off.
     """
-    features = _features(encoding, text_a, text_b)
-    logits = model.cls.next_sentence(model.bert.pooled_output(features))
+    examples = [Example("", text_a, text_b)]
+    features = _mask_encoding(encoding).features(examples).arrays
+    inputs = {name: features[name] for name in INPUTS}
+    logits = model.cls.next_sentence(model.bert.pooled_output(inputs))
     # Class 0 means that it follows.
     return float(ops.softmax(logits)[0, 0])
 
 
-def _features(
-    encoding: TextEncoding, text_a: str, text_b: str | None
-) -> dict[str, np.ndarray]:
-    """Returns a batch of one text or one pair, int32 [1, S]."""
-    tokenizer, limit = encoding.tokenizer, encoding.max_seq_length
-    ids_a = _encode(tokenizer, text_a)
-    ids_b = None if text_b is None else _encode(tokenizer, text_b)
-    cls_id, sep_id, mask_id = (
-        tokenizer.vocab[token] for token in ("[CLS]", "[SEP]", MASK)
-    )
-    input_ids, segment_ids = pack(ids_a, ids_b, limit, cls_id, sep_id)
-    if input_ids.count(mask_id) < [*ids_a, *(ids_b or ())].count(mask_id):
-        raise InputError(mask_cut_off(limit))
-    return {
-        "input_ids": np.array([input_ids], np.int32),
-        "segment_ids": np.array([segment_ids], np.int32),
-    }
-
-
-def _encode(tokenizer: FullTokenizer, text: str) -> list[int]:
-    """Returns the ids of a text; the tokenizer alone would split `[MASK]`."""
-    first, *others = text.split(MASK)
-    ids = tokenizer.encode(first)
-    for part in others:
-        ids += [tokenizer.vocab[MASK], *tokenizer.encode(part)]
-    return ids
+def _mask_encoding(encoding: TextEncoding) -> MaskEncoding:
+    """Returns the same tokenizer and length for texts with masks."""
+    fields = dataclasses.fields(TextEncoding)
+    return MaskEncoding(*(getattr(encoding, field.name) for field in fields))

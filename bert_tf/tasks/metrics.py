@@ -25,7 +25,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from absl import logging
 
 from bert_tf.errors import InputError, listed, wrong_value
 
@@ -46,12 +45,32 @@ def _quiet(metric: Metric) -> Metric:
     return run
 
 
-@_quiet
-def accuracy(labels: Any, predictions: Any) -> float:
-    """Returns the share of examples with a correct prediction."""
-    from sklearn import metrics
+def _sklearn(name: str, **options: Any) -> Metric:
+    """Returns a metric of scikit-learn."""
 
-    return metrics.accuracy_score(labels, predictions)
+    @_quiet
+    def metric(labels: Any, predictions: Any) -> float:
+        from sklearn import metrics
+
+        return getattr(metrics, name)(labels, predictions, **options)
+
+    return metric
+
+
+def _correlation(name: str) -> Metric:
+    """Returns a correlation of SciPy; NaN if one side is constant."""
+
+    @_quiet
+    def metric(labels: Any, predictions: Any) -> float:
+        from scipy import stats
+
+        pairs = np.array([labels, predictions], np.float64)
+        # SciPy raises an error for one point, and for infinity.
+        if len(labels) < 2 or not np.isfinite(pairs).all():
+            return float("nan")
+        return getattr(stats, name)(*pairs).statistic
+
+    return metric
 
 
 @_quiet
@@ -71,60 +90,16 @@ def f1(labels: Any, predictions: Any, positive_class: int = 1) -> float:
     return metrics.f1_score(is_label, is_predicted, zero_division=0)
 
 
-@_quiet
-def macro_f1(labels: Any, predictions: Any) -> float:
-    """Returns the mean F1 of the classes that are labels or predicted.
-
-    For multi-label problems, of all labels, with 0 for an unused one.
-    """
-    from sklearn import metrics
-
-    return metrics.f1_score(
-        labels, predictions, average="macro", zero_division=0
-    )
-
-
-@_quiet
-def micro_f1(labels: Any, predictions: Any) -> float:
-    """Returns the F1 over all decisions; for single labels, the accuracy."""
-    from sklearn import metrics
-
-    return metrics.f1_score(
-        labels, predictions, average="micro", zero_division=0
-    )
-
-
-@_quiet
-def mcc(labels: Any, predictions: Any) -> float:
-    """Returns Matthews's correlation; 0 if one side is constant."""
-    from sklearn import metrics
-
-    return metrics.matthews_corrcoef(labels, predictions)
-
-
-@_quiet
-def pearson(labels: Any, predictions: Any) -> float:
-    """Returns Pearson's correlation; NaN if one side is constant."""
-    from scipy import stats
-
-    return _correlation(stats.pearsonr, labels, predictions)
-
-
-@_quiet
-def spearman(labels: Any, predictions: Any) -> float:
-    """Returns Spearman's correlation; NaN if one side is constant."""
-    from scipy import stats
-
-    return _correlation(stats.spearmanr, labels, predictions)
-
-
-def _correlation(measure: Callable, labels: Any, predictions: Any) -> float:
-    pairs = np.array([labels, predictions], np.float64)
-    # SciPy raises an error for one point, and for infinity.
-    if len(labels) < 2 or not np.isfinite(pairs).all():
-        return float("nan")
-    return measure(*pairs).statistic
-
+accuracy = _sklearn("accuracy_score")
+# The mean F1 of the classes that are labels or predicted. For multi-label
+# problems, of all labels, with 0 for an unused one.
+macro_f1 = _sklearn("f1_score", average="macro", zero_division=0)
+# The F1 over all decisions; for single labels, the accuracy.
+micro_f1 = _sklearn("f1_score", average="micro", zero_division=0)
+# Matthews's correlation; 0 if one side is constant.
+mcc = _sklearn("matthews_corrcoef")
+pearson = _correlation("pearsonr")
+spearman = _correlation("spearmanr")
 
 METRICS: dict[str, Metric] = {
     "accuracy": accuracy,
@@ -166,11 +141,6 @@ def compute(
         if name not in METRICS:
             one_of = f"one of {listed(METRICS, last='or')}"
             raise wrong_value("A metric", one_of, name)
-    if len(labels) != len(predictions):
-        raise ValueError(
-            f"{len(labels)} labels need the same number of predictions; got "
-            f"{len(predictions)}."
-        )
     if not len(labels):
         raise InputError("The metrics need at least one example.")
     one_class = functools.partial(f1, positive_class=positive_class)
@@ -220,8 +190,7 @@ def squad_v1(gold: Gold, predictions: Predictions) -> dict[str, float]:
     """Computes `exact_match` and `f1` of SQuAD 1.1.
 
     A prediction is compared with every gold answer, and the best score counts.
-    F1 is over the multisets of words; 0 if both are empty. Raises InputError if
-    there are no questions, or one has no gold answer.
+    F1 is over the multisets of words; 0 if both are empty.
     """
     return _answerable_scores(gold, predictions, normalize_squad, str.split)
 
@@ -243,16 +212,13 @@ def squad_v2(
     """Computes the scores of SQuAD 2.0, in which "" means no answer.
 
     Predictions are scored unchanged. (With odds, the official script replaces a
-    prediction by "" if its odds exceed --na-prob-thresh, by default 1.0.) A
-    question without a prediction counts as wrong; the official script leaves it
-    out of the total and fails for `HasAns`.
+    prediction by "" if its odds exceed --na-prob-thresh, by default 1.0.)
 
     `best_exact` and `best_f1` are the scores with the best threshold, above
     which the prediction becomes "". To try all thresholds, pass the best spans
     as `predictions`, without any "". Questions with equal odds are added one
     by one in the order of `null_odds`, as in the official script. Also as
-    in the script, a `best_f1_thresh` of 0.0 can mean "answer no question"; a
-    warning is logged if that threshold gives a different F1.
+    in the script, a `best_f1_thresh` of 0.0 can mean "answer no question".
 
     Args:
       gold: The gold answers of each question, none if it has no answer.
@@ -265,12 +231,7 @@ def squad_v2(
       prefixes `HasAns_` and `NoAns_` for questions with and without an answer,
       if there are any; with `null_odds` also `best_exact`, `best_exact_thresh`,
       `best_f1` and `best_f1_thresh`.
-
-    Raises:
-      InputError: If there are no questions, or the odds of a prediction are
-        missing or not finite.
     """
-    _check_questions(gold, predictions)
     points = _points(gold, predictions, _points_with_negative)
     scores = _means(points)
     for name, has_answer in (("HasAns", True), ("NoAns", False)):
@@ -287,19 +248,6 @@ def squad_v2(
     return scores
 
 
-def _check_questions(gold: Gold, predictions: Predictions) -> None:
-    if not gold:
-        raise InputError("The metrics need at least one question.")
-    missing = [key for key in gold if key not in predictions]
-    if missing:
-        logging.warning(
-            "%d of %d questions have no prediction and score 0; the first: %s",
-            len(missing),
-            len(gold),
-            missing[0],
-        )
-
-
 def _answerable_scores(
     gold: Gold,
     predictions: Predictions,
@@ -307,13 +255,6 @@ def _answerable_scores(
     units: Callable[[str], list[str]],
 ) -> dict[str, float]:
     """Computes exact match and F1 if every question has an answer."""
-    _check_questions(gold, predictions)
-    for key, texts in gold.items():
-        if not texts:
-            raise InputError(
-                f"Question {key!r} has no gold answer. SQuAD 2.0 files need "
-                "squad_v2."
-            )
 
     def points_of(texts: Sequence[str], predicted: str) -> _Points:
         answers = [normalize(text) for text in texts]
@@ -343,10 +284,7 @@ def _points(
     points_of: Callable[[Sequence[str], str], _Points],
 ) -> list[_Points]:
     """Returns the points of every question, in the order of `gold`."""
-    return [
-        points_of(texts, predictions[key]) if key in predictions else (0, 0)
-        for key, texts in gold.items()
-    ]
+    return [points_of(texts, predictions[key]) for key, texts in gold.items()]
 
 
 def _best_points(
@@ -393,17 +331,8 @@ def _best_thresholds(
     With a threshold below all odds, every answer is "". As the threshold rises
     past the odds of a question, its answer becomes the prediction.
     """
-    for key in gold:
-        if key in predictions and not np.isfinite(null_odds.get(key, np.nan)):
-            raise wrong_value(
-                f"null_odds of question {key!r}",
-                "a finite number",
-                null_odds.get(key),
-            )
-    rows = {key: row for row, key in enumerate(gold) if key in predictions}
-    keys = sorted(
-        (key for key in null_odds if key in rows), key=null_odds.__getitem__
-    )
+    rows = {key: row for row, key in enumerate(gold)}
+    keys = sorted(null_odds, key=null_odds.__getitem__)
     # The change of exact match and F1 if the prediction replaces "".
     gains = [
         points[rows[key]] if gold[key] else [-bool(predictions[key])] * 2
@@ -414,32 +343,12 @@ def _best_thresholds(
     thresholds = [0.0, *(float(null_odds[key]) for key in keys)]
     exact, f1 = totals.argmax(axis=0)
     percent = 100.0 * totals / len(gold)
-    if f1 == 0:
-        num_answered = sum(odds <= 0.0 for odds in thresholds[1:])
-        _warn_of_zero(percent[0, 1], percent[num_answered, 1])
     return {
         "best_exact": float(percent[exact, 0]),
         "best_exact_thresh": thresholds[exact],
         "best_f1": float(percent[f1, 1]),
         "best_f1_thresh": thresholds[f1],
     }
-
-
-def _warn_of_zero(best: float, at_zero: float) -> None:
-    """Warns if a threshold of 0.0 does not mean "answer no question".
-
-    evaluate-v2.0.py starts its sweep with the score of answering no question,
-    for which it reports the threshold 0.0.
-    """
-    if at_zero < best:
-        logging.warning(
-            "The best F1, %.1f, comes from answering no question, for which "
-            "evaluate-v2.0.py reports a best_f1_thresh of 0.0. With a "
-            "threshold of 0.0, F1 would be %.1f; to answer no question, pass "
-            "`null_score_diff_threshold=-1e6`.",
-            best,
-            at_zero,
-        )
 
 
 # Entities in tagged sentences: the scores of conlleval.

@@ -101,7 +101,7 @@ class Batches(StepArguments):
       padded: The padded length of each row of the data set, integers [n].
 
     Attributes:
-      rows: The argument `rows`.
+      features, rows: The arguments.
     """
 
     def __init__(
@@ -113,17 +113,13 @@ class Batches(StepArguments):
         padded: np.ndarray,
     ):
         super().__init__()
-        self._features = features
+        self.features = features
         self.rows = rows
         self._per_epoch = per_epoch
         self._arguments = arguments
         self._first = 0
         self._padded = padded
         self.usual_length = round(features.lengths.mean())
-
-    def features(self) -> Features:
-        """Returns the data set."""
-        return self._features
 
     def __len__(self) -> int:
         return self._per_epoch
@@ -141,9 +137,9 @@ class Batches(StepArguments):
         """Returns some rows at their padded length, as int32 or float32."""
         length = self._padded[rows].max()
         batch = {}
-        for name, values in self._features.arrays.items():
+        for name, values in self.features.arrays.items():
             some = values[rows]
-            if name in self._features.sequences:
+            if name in self.features.sequences:
                 some = some[..., :length]
             batch[name] = some
         return in_32_bits(batch)
@@ -192,10 +188,6 @@ class Stream(StepArguments):
         self._epoch = 0
         self._example: tuple | None = None
         self._steps: Iterator[tuple] | None = None
-
-    def features(self) -> Features:
-        """Returns the first part of the data."""
-        return next(self._parts())
 
     def __len__(self) -> int:
         return self._num_steps

@@ -54,6 +54,8 @@ class PredictingTextModel(TrainableModel, abc.ABC):
     _compares_examples: ClassVar[bool] = False
     # Whether two strings of a data set are a pair.
     is_pair = False
+    # The features that the model takes in predictions.
+    _inputs = INPUTS
 
     def __init__(self, **kwargs: Any):
         super().__init__(**kwargs)
@@ -97,14 +99,28 @@ class PredictingTextModel(TrainableModel, abc.ABC):
             )
         ]
 
-    def _features_of(self, examples: Sequence[Any]) -> Features:
-        """Returns the rows of examples."""
-        return self.make_task().encoding.features(examples)
+    def _features_of(
+        self, examples: Sequence[Any], task: FineTuningTask | None = None
+    ) -> Features:
+        """Returns the rows of examples, of a task that is made by default."""
+        return (task or self.make_task()).encoding.features(examples)
 
-    def _answers(self, x: Any, batch_size: int, progress: Progress) -> Any:
-        """Returns the answers for several texts."""
-        task, examples = self.make_task(), self.examples(x, None)
-        features = self._features_of(examples)
+    def _answers(
+        self,
+        x: Any,
+        batch_size: int,
+        progress: Progress,
+        task: FineTuningTask | None = None,
+        **options: Any,
+    ) -> Any:
+        """Returns the answers for several texts.
+
+        `task` is `make_task()` by default. `options` are further arguments of
+        `examples`.
+        """
+        task = task or self.make_task()
+        examples = self.examples(x, None, **options)
+        features = self._features_of(examples, task)
         outputs = self._results(
             features, batch_size, task.row_outputs, progress
         )
@@ -328,12 +344,12 @@ class PredictingTextModel(TrainableModel, abc.ABC):
         return stacked(self._outputs(features, batch_size, call, progress))
 
     def _call(self, batch: Mapping[str, np.ndarray]) -> Any:
-        """Calls the model with the `INPUTS` of a batch, int32 [b, ..., S].
+        """Calls the model with the `_inputs` of a batch, int32 [b, ..., S].
 
         On TensorFlow, Keras's `predict_on_batch` would trace a graph for each
         of the first shapes and log warnings.
         """
-        features = {name: batch[name] for name in INPUTS}
+        features = {name: batch[name] for name in self._inputs}
         if keras.backend.backend() != "tensorflow":
             return self.predict_on_batch(features)
         import tensorflow as tf
@@ -348,15 +364,16 @@ class PredictingTextModel(TrainableModel, abc.ABC):
         return self._compiled_call[1](features)
 
     def _traced_call(self, rank: int) -> Callable:
-        """Returns `call` as a function of `INPUTS`, int32 [b, ..., S]."""
+        """Returns `call` as a function of `_inputs`, int32 [b, ...]."""
         import tensorflow as tf
 
         function = tf.function(
             lambda batch: self(batch, training=False), autograph=False
         )
-        spec = dict.fromkeys(INPUTS, tf.TensorSpec([None] * rank, tf.int32))
+        spec = tf.TensorSpec([None] * rank, tf.int32)
+        spec = dict.fromkeys(self._inputs, spec)
         # For one text, a `tf.function` takes 0.4 ms to find its graph.
         concrete = function.get_concrete_function(spec)
         return lambda batch: concrete(
-            {name: tf.convert_to_tensor(batch[name]) for name in INPUTS}
+            {name: tf.convert_to_tensor(batch[name]) for name in self._inputs}
         )

@@ -399,8 +399,7 @@ class Spans(Column):
 
     def task(self, config, bilstm):
         kind = lstms.BilstmSpans if bilstm else SpanTask
-        most = self.encoding.max_seq_length
-        return kind(config, self.encoding, n_best_size=most)
+        return kind(config, self.encoding)
 
     def score(self, predictions):
         first = 0

@@ -319,11 +319,16 @@ def test_windows_are_those_of_the_script(max_seq_length, doc_stride):
         assert not expected[:, length:].any()
     names = [ALL_VOCAB[number].encode() for number in seen["input_ids"].flat]
     assert seen["tokens"].ravel().tolist() == names
-    _, windows, _ = served._read(
+    windows = served._windows(
         {name: tf.constant(x) for name, x in asked(questions, contexts).items()}
     )
-    is_max_context = [w.is_max_context.tolist() for w in made.windows]
-    assert windows.is_max_context.to_list() == is_max_context
+    for window, is_max in zip(
+        made.windows, windows.features["is_max_context"].numpy(), strict=True
+    ):
+        end = window.first + len(window.is_max_context)
+        own = is_max[window.first : end]
+        assert own.tolist() == window.is_max_context.tolist()
+        assert is_max.sum() == own.sum()
 
 
 # By hand ---------------------------------------------------------------------

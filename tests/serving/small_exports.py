@@ -23,7 +23,7 @@ from bert_tf.serving.readme import (
     to_json,
     write_warm_up,
 )
-from bert_tf.serving.served import Served
+from bert_tf.serving.served import Served, ServedTask
 from tests.serving.small_served import (
     CONFIG,
     ENCODING,
@@ -59,7 +59,7 @@ def _vectors(pooling):
     """Vectors as run_embeddings.py exports them."""
     model = random_weights(BertModel(SMALL))
     task = EmbeddingTask(SMALL, ENCODING, pooling)
-    return ServedEncoder.of_task(model, task, ENCODING)
+    return ServedTask(model, task)
 
 
 def _token_vectors():
@@ -116,7 +116,7 @@ def path_of(kind: str) -> pathlib.Path:
     """Returns the folder of its export, with the files that readers need."""
     path = pathlib.Path(_folder.name, kind, "7")
     path.parent.mkdir()
-    save(served(kind), str(path), str(path))
+    save(served(kind), str(path))
     extra = path / EXTRA
     extra.mkdir()
     card = model_card(served(kind), str(path), kind, source="a/b")

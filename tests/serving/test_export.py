@@ -245,7 +245,7 @@ def test_a_server_answers_without_this_project(path, served):
 def quick(monkeypatch):
     """Replaces the model by two small files."""
 
-    def save(served, folder, place):
+    def save(served, folder):
         pathlib.Path(folder, "saved_model.pb").write_text("a model", "utf-8")
         pathlib.Path(folder, "variables").mkdir()
         pathlib.Path(folder, "variables", "data").write_text("1", "utf-8")

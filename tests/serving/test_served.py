@@ -357,7 +357,7 @@ def test_top_k_is_from_1_to_the_vocabulary(filling):
     assert sorted(words) == sorted(token.encode() for token in VOCAB)
     total = answers["probabilities"][0, 0].sum()
     assert total == pytest.approx(1, abs=1e-5)
-    with pytest.raises(InputError, match="top_k must be at least 1; got 0"):
+    with pytest.raises(InputError, match="top_k must be a positive"):
         ServedMaskedLM(filling.model, ENCODING, top_k=0)
     vocab = tuple(token for token in VOCAB if token != "[MASK]")
     encoding = TextEncoding(vocab, True, None, LENGTH)

@@ -95,7 +95,7 @@ def test_next_sentence_is_the_softmax_of_its_head(model):
     [
         ("the", {"text_b": "cat"}, r"no \[MASK\]: \('the', 'cat'\)"),
         ("the cat", {}, r"no \[MASK\]: 'the cat'"),
-        ("[MASK]", {"top_k": 0}, "^top_k must be at least 1; got 0"),
+        ("[MASK]", {"top_k": 0}, "^top_k must be a positive integer; got 0"),
         (
             "cat " * 11 + "[MASK]",
             {},

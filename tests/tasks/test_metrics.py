@@ -81,15 +81,14 @@ def test_f1_of_any_class():
 
 
 @pytest.mark.parametrize(
-    ("names", "labels", "predictions", "error", "message"),
+    ("names", "labels", "predictions", "message"),
     [
-        (["accuracy", "bleu"], [1], [1], InputError, "accuracy, f1, .* 'bleu'"),
-        (METRICS, [], [], InputError, "at least one example"),
-        (["f1"], [1, 0], [1, 0, 1], ValueError, "2 labels need the same"),
+        (["accuracy", "bleu"], [1], [1], "accuracy, f1, .* 'bleu'"),
+        (METRICS, [], [], "at least one example"),
     ],
 )
-def test_invalid_arguments(names, labels, predictions, error, message):
-    with pytest.raises(error, match=message):
+def test_invalid_arguments(names, labels, predictions, message):
+    with pytest.raises(InputError, match=message):
         compute(names, labels, predictions)
 
 
@@ -277,24 +276,7 @@ def test_answers_by_hand(metric, texts, predicted, exact, f1):
         assert [*scores] == [*total, *(f"{kind}_{name}" for name in total)]
 
 
-def test_questions_without_a_prediction_score_zero(caplog):
-    gold = {"q1": ("x",), "q2": ("y",), "q3": (), "q4": ()}
-    predictions = {"q1": "x", "q3": "", "elsewhere": "y"}
-    scores = squad_v2(gold, predictions, {"q1": -1.0, "q3": 1.0})
-    assert scores["exact"] == scores["best_f1"] == 50
-    assert scores["HasAns_f1"] == scores["NoAns_f1"] == 50
-    assert scores["total"] == 4
-    assert "2 of 4 questions have no prediction" in caplog.text
-    assert "the first: q2" in caplog.text
-    answerable = {"q1": ("x",), "q2": ("y",)}
-    for metric in (squad_v1, korquad_v1):
-        assert metric(answerable, predictions) == {"exact_match": 50, "f1": 50}
-    caplog.clear()
-    squad_v1(answerable, {"q1": "", "q2": ""})
-    assert not caplog.records
-
-
-def test_warns_of_a_best_threshold_that_gives_other_answers(caplog):
+def test_a_best_threshold_that_answers_no_question():
     """The official script reports 0.0 if it is best to answer no question."""
     gold = {"q1": (), "q2": (), "q3": ("y",), "q4": ()}
     predictions = {"q1": "x", "q2": "w", "q3": "y", "q4": "v"}
@@ -309,28 +291,7 @@ def test_warns_of_a_best_threshold_that_gives_other_answers(caplog):
     scores = squad_v2(gold, predictions, odds)
     assert (scores["best_f1"], scores["best_f1_thresh"]) == (75, 0)
     assert f1_at(0.0) == 25
-    [warning] = caplog.messages
-    assert "F1, 75.0" in warning
-    assert "would be 25.0" in warning
-    [advised] = re.findall("null_score_diff_threshold=([-e0-9]+)", warning)
-    assert f1_at(float(advised)) == scores["best_f1"]
-    caplog.clear()
-    assert squad_v2({"q": ()}, {"q": "x"}, {"q": 0.5})["best_f1_thresh"] == 0
-    assert not caplog.messages
-
-
-@pytest.mark.parametrize(
-    ("metric", "arguments", "message"),
-    [
-        (squad_v1, ({}, {}), "at least one question"),
-        (korquad_v1, ({"q2": ()}, {"q2": "x"}), r"'q2'.*SQuAD 2\.0"),
-        (squad_v2, ({"q2": ()}, {"q2": ""}, {}), "'q2' must .* got None"),
-        (squad_v2, ({"q": ()}, {"q": ""}, {"q": math.nan}), "must .* got nan"),
-    ],
-)
-def test_invalid_answers(metric, arguments, message):
-    with pytest.raises(InputError, match=message):
-        metric(*arguments)
+    assert f1_at(-1e6) == 75
 
 
 def test_published_predictions_have_their_published_scores(shared_data):

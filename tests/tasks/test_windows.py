@@ -165,7 +165,8 @@ def test_windows_are_the_originals(max_seq_length, doc_stride):
     rows = iter(rows)
     for number, (query, context) in enumerate(lengths):
         query = min(query, 7)
-        found = slow_windows(context, max_seq_length - query - 3, doc_stride)
+        room = max_seq_length - query - 3
+        found = slow_windows(context, room, doc_stride) or [(0, 0)]
         owners = [slow_owner(found, piece) for piece in range(context)]
         for rank, (start, length) in enumerate(found):
             row = next(rows)
@@ -280,13 +281,13 @@ def test_questions_without_an_answer():
         assert not batch[name][3:].any()
     assert {k: v.split()[0] for k, v in faults.firsts.items()} == {
         "Questions without an answer that has tokens are skipped": "'none'",
-        "Questions whose context has no token have no window": "'blank'",
+        "Questions whose context has no token": "'blank'",
         "Answers that no window holds in full, trained as no answer": "'long'",
     }
     assert sorted(faults.counts.values()) == [1, 1, 2]
     # Prediction ignores answers.
     batch, rows, _ = make_windows(questions, encoding(), False)
-    assert {row.question for row in rows} == {0, 1, 2, 3, 5, 6}
+    assert {row.question for row in rows} == {*range(7)}
     assert batch.keys() == {
         *("unique_ids", "input_ids", "input_mask", "segment_ids")
     }

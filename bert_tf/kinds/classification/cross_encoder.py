@@ -159,9 +159,9 @@ class CrossEncoder(TextModel):
             )
         return examples
 
-    def _features_of(self, examples: Sequence[Example]) -> Features:
+    def _features_of(self, examples: Sequence[Example], task=None) -> Features:
         if not examples[0].choices:
-            return super()._features_of(examples)
+            return super()._features_of(examples, task)
         return _list_features(examples, self._encoding())
 
     def _encoding(self) -> Encoding:

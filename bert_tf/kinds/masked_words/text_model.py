@@ -7,24 +7,26 @@ from typing import Any, Self
 import keras
 import numpy as np
 
-from bert_tf.config import positive_integer
 from bert_tf.corpus.masking import MaskingVocabulary, mask
 from bert_tf.corpus.settings import CreationConfig
 from bert_tf.data import randomness
 from bert_tf.data.batching import Features
 from bert_tf.errors import InputError
 from bert_tf.modeling.heads import BertPretrainer
+from bert_tf.tasks.encoding import TextEncoding
 from bert_tf.tasks.examples import Example
 from bert_tf.tasks.masked_words import (
     MASK,
+    MASK_INPUTS,
     OUTPUT_BIAS,
     MaskedWordsTask,
-    fill_mask,
+    MaskEncoding,
+    require_mask,
     require_masked_lm,
+    without_padding,
 )
 from bert_tf.text_models.inputs import as_columns
 from bert_tf.text_models.label_metrics import targets_of
-from bert_tf.text_models.progress import Progress
 from bert_tf.text_models.text_model import TextModel
 from bert_tf.tokenization.vocabulary_file import require_special_tokens
 from bert_tf.tokenization.wordpiece import continuation_mask, replaceable_ids
@@ -56,6 +58,7 @@ class MaskedWordPredictor(TextModel):
     """
 
     model_class = BertPretrainer
+    _inputs = MASK_INPUTS
     task_class = MaskedWordsTask
     _needs_labels = False
 
@@ -106,7 +109,7 @@ class MaskedWordPredictor(TextModel):
         verbose: Any = "auto",
         steps: int | None = None,
         callbacks: Any = None,
-        batch_size: int = 1,
+        batch_size: int = 32,
     ) -> Any:
         """Returns the most probable words for every [MASK] of each text.
 
@@ -116,31 +119,27 @@ class MaskedWordPredictor(TextModel):
           verbose: See `TextModel.predict`.
           steps: The number of batches to predict.
           callbacks: Callbacks of Keras.
-          batch_size: The number of texts that `steps` counts as a batch. Texts
-            are computed one by one.
+          batch_size: Batch size for texts of `max_seq_length`; batches of
+            shorter texts are larger.
 
         Returns:
           A list of dicts, or one dict for a string: `words` and their
           `probabilities`, a list for each [MASK], the most probable first.
         """
-        positive_integer("top_k", top_k)
-        answers = functools.partial(self._answers, top_k=top_k)
+        task = self.make_task(top_k=top_k)
+        answers = functools.partial(self._answers, task=task)
         return self._predicted(
             x, batch_size, verbose, steps, callbacks, answers
         )
 
-    def _answers(
-        self, x: Any, batch_size: int, progress: Progress, top_k: int = 5
-    ) -> list[dict[str, Any]]:
-        encoding = self._unlabelled_encoding()
+    def examples(self, x: Any, y: Any) -> list[Example]:
+        texts = _texts(x)
+        for text in texts:
+            require_mask(text)
+        return [Example(str(n), text) for n, text in enumerate(texts)]
 
-        def fill(text: str) -> dict[str, Any]:
-            gaps = fill_mask(self.model, encoding, text, top_k)
-            pairs = [tuple(map(list, zip(*gap, strict=True))) for gap in gaps]
-            words, shares = map(list, zip(*pairs, strict=True))
-            return {"words": words, "probabilities": shares}
-
-        return [*progress.run(fill, _texts(x))]
+    def _call(self, batch):
+        return super()._call(without_padding(batch))
 
     def _features(self, x: Any, y: Any) -> Features:
         if y is not None:
@@ -156,9 +155,8 @@ class MaskedWordPredictor(TextModel):
         return {}  # Keras computes the loss.
 
     def make_task(self, **options):
-        return MaskedWordsTask(
-            self.model.config, self._unlabelled_encoding(), **options
-        )
+        encoding = self.make_encoding(MaskEncoding)
+        return MaskedWordsTask(self.model.config, encoding, **options)
 
     def _drawn(self, batch, is_training):
         """Masks a batch, differently in every epoch of a training.
@@ -198,7 +196,7 @@ class MaskedWordPredictor(TextModel):
     def _served(self):
         from bert_tf.serving.masked_words import ServedMaskedLM
 
-        return ServedMaskedLM(self.model, self._unlabelled_encoding())
+        return ServedMaskedLM(self.model, self.make_encoding(TextEncoding))
 
 
 def _texts(x: Any) -> list[str]:

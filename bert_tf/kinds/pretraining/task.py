@@ -1,6 +1,6 @@
 """The task of pre-training: its losses and scores."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import keras
 import numpy as np
@@ -84,13 +84,10 @@ class PretrainingTask(Task):
         return model
 
     def loss_weights(self, features: Mapping) -> dict:
-        weights = features[self._weights]
-        result = {f"{self.objective}_loss": ops.sum(weights, axis=-1)}
-        if self.next_sentence:
-            result["next_sentence_loss"] = ops.sum(
-                _next_sentence_weights(features), axis=-1
-            )
-        return result
+        return {
+            f"{name}_loss": ops.sum(weights, axis=-1)
+            for name, weights in self._weights_of(features).items()
+        }
 
     def losses(self, features: Mapping, outputs: Mapping) -> dict:
         """Returns the losses; source: `get_masked_lm_output`.
@@ -98,40 +95,43 @@ class PretrainingTask(Task):
         The original adds 1e-5 to the sum of the weights, so that a batch
         without masked words does not divide by 0; here its loss is 0.
         """
-        loss = kernels.cross_entropy(
-            features[self._ids], outputs["masked_lm_logits"]
-        )  # [B, P or S]
-        loss = ops.sum(loss * features[self._weights], axis=-1)
-        result = {f"{self.objective}_loss": loss}
-        if self.next_sentence:
-            next_sentence_loss = kernels.cross_entropy(
-                features["next_sentence_labels"],
-                _next_sentence_logits(features, outputs),
-            )  # [B, K]
-            result["next_sentence_loss"] = ops.sum(
-                next_sentence_loss * _next_sentence_weights(features), axis=-1
+        return {
+            f"{name}_loss": ops.sum(
+                kernels.cross_entropy(labels, logits) * weights, axis=-1
             )
-        return result
+            for name, labels, logits, weights in self._parts(features, outputs)
+        }
 
     def predictions(self, features: Mapping, outputs: Mapping) -> dict:
-        weights = features[self._weights]
-        correct = _is_correct(features[self._ids], outputs["masked_lm_logits"])
-        result = {
-            "words_weight": ops.sum(weights, axis=-1),
-            "words_correct": ops.sum(weights * correct, axis=-1),
-            **self.losses(features, outputs),
-        }
-        if self.next_sentence:
-            weights = _next_sentence_weights(features)
-            correct = _is_correct(
-                features["next_sentence_labels"],
-                _next_sentence_logits(features, outputs),
-            )
-            result |= {
-                "next_sentence_weight": ops.sum(weights, axis=-1),
-                "next_sentence_correct": ops.sum(weights * correct, axis=-1),
-            }
+        result = self.losses(features, outputs)
+        for name, labels, logits, weights in self._parts(features, outputs):
+            best = ops.cast(ops.argmax(logits, axis=-1), "int32")
+            is_correct = ops.cast(ops.equal(best, labels), "float32")
+            result[f"{name}_weight"] = ops.sum(weights, axis=-1)
+            result[f"{name}_correct"] = ops.sum(weights * is_correct, axis=-1)
         return result
+
+    def _weights_of(self, features: Mapping) -> dict:
+        """Returns the weights of each part of the loss, float32 [B, N]."""
+        weights = {self.objective: features[self._weights]}
+        if self.next_sentence:
+            weights["next_sentence"] = _next_sentence_weights(features)
+        return weights
+
+    def _parts(self, features: Mapping, outputs: Mapping) -> Iterator[tuple]:
+        """Yields each part: name, labels [B, N], logits and weights."""
+        weights = self._weights_of(features)
+        yield (
+            *(self.objective, features[self._ids]),
+            *(outputs["masked_lm_logits"], weights[self.objective]),
+        )
+        if self.next_sentence:
+            labels = features["next_sentence_labels"]
+            # Without `cls_positions` a model gives [B, 2].
+            logits = ops.reshape(
+                outputs["next_sentence_logits"], (-1, labels.shape[1], 2)
+            )
+            yield "next_sentence", labels, logits, weights["next_sentence"]
 
     def score(self, predictions: Mapping[str, np.ndarray]) -> dict[str, float]:
         """Returns accuracy and mean loss with the keys of the original.
@@ -142,23 +142,15 @@ class PretrainingTask(Task):
             name: float(np.sum(values, dtype=np.float64))
             for name, values in predictions.items()
         }
-        name = self.objective
-        words = max(total["words_weight"], 1.0)
-        result = {
-            f"{name}_accuracy": total["words_correct"] / words,
-            f"{name}_loss": total[f"{name}_loss"] / words,
-        }
-        if name == "causal_lm":
+        result = {}
+        for loss in self.loss_names:
+            name = loss.removesuffix("_loss")
+            weight = max(total[f"{name}_weight"], 1.0)
+            result[f"{name}_accuracy"] = total[f"{name}_correct"] / weight
+            result[loss] = total[loss] / weight
+        if self.objective == "causal_lm":
             result["perplexity"] = float(np.exp(result["causal_lm_loss"]))
-        if self.next_sentence:
-            pairs = max(total["next_sentence_weight"], 1.0)
-            result |= {
-                "next_sentence_accuracy": total["next_sentence_correct"]
-                / pairs,
-                "next_sentence_loss": total["next_sentence_loss"] / pairs,
-            }
-        losses = [v for name, v in result.items() if name.endswith("_loss")]
-        return {**result, "loss": sum(losses)}
+        return {**result, "loss": sum(result[loss] for loss in self.loss_names)}
 
 
 def _next_sentence_weights(features: Mapping):
@@ -166,17 +158,3 @@ def _next_sentence_weights(features: Mapping):
     labels = features["next_sentence_labels"]
     ones = ops.ones_like(labels, dtype="float32")
     return features.get("next_sentence_weights", ones)
-
-
-def _next_sentence_logits(features: Mapping, outputs: Mapping):
-    """Returns [B, K, 2]; without `cls_positions` a model gives [B, 2]."""
-    examples = features["next_sentence_labels"].shape[1]
-    return ops.reshape(outputs["next_sentence_logits"], (-1, examples, 2))
-
-
-def _is_correct(labels, logits):
-    """Returns 1 where the label has the highest logit, float32 [...]."""
-    return ops.cast(
-        ops.equal(ops.cast(ops.argmax(logits, axis=-1), "int32"), labels),
-        "float32",
-    )

@@ -16,17 +16,17 @@ from bert_tf.data.batching import Features, in_memory
 from bert_tf.errors import InputError
 from bert_tf.kinds.spans.squad_files import (
     ODDS_WITHOUT_SPAN,
+    PLACES,
     Question,
     SpanEncoding,
     Window,
-    make_windows,
 )
 from bert_tf.tasks import metrics
 
 # Enough windows for batches of equal length, few enough to show progress.
 _WINDOWS_AT_A_TIME = 512
 
-# Maps windows to the outputs of `SpanTask.predictions`, in the same order.
+# Maps windows to the `SpanTask.row_outputs`, in the same order.
 Predict = Callable[[Features], Mapping[str, np.ndarray]]
 
 
@@ -75,6 +75,13 @@ class Scores(NamedTuple):
     def null_score(self) -> float:
         """The score of no answer."""
         return float(self.null_start_logit) + float(self.null_end_logit)
+
+
+# The outputs of a window, in the order of `Scores`.
+_SCORES = (
+    *("start_indexes", "start_logits", "end_indexes", "end_logits"),
+    *("null_start_logits", "null_end_logits"),
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -140,7 +147,8 @@ def find_answer(
 
     Without any candidate, as when the best starts are all in a long question,
     all starts and ends are considered. The original answers "empty" (SQuAD
-    1.1) or crashes (2.0) there. A context without tokens has the answer "" with
+    1.1) or crashes (2.0) there. A context without tokens, whose window has
+    none, has the answer "" with
     the probability 0; if questions may have no answer, with the probability 1
     and the null odds `ODDS_WITHOUT_SPAN`.
 
@@ -157,12 +165,10 @@ def find_answer(
             return Prediction("", listed, None, "")
         best = spans[0]
         return Prediction(best.text, listed, None, best.text, best.start)
-    null = _NO_ANSWER
-    if scores:
-        least = min(scores, key=lambda score: score.null_score)
-        null = _Candidate(
-            "", float(least.null_start_logit), float(least.null_end_logit)
-        )
+    least = min(scores, key=lambda score: score.null_score)
+    null = _Candidate(
+        "", float(least.null_start_logit), float(least.null_end_logit)
+    )
     # "No answer" comes after equal scores, and is always listed.
     rank = sum(span.score >= null.score for span in spans)
     nbest = _with_probabilities(
@@ -175,6 +181,41 @@ def find_answer(
     is_null = odds > rules.null_score_diff_threshold
     text, start = ("", -1) if is_null else (best.text, best.start)
     return Prediction(text, nbest, odds, best.text, start)
+
+
+def find_answers(
+    outputs: Mapping[str, np.ndarray],
+    questions: Sequence[Question],
+    rules: AnswerRules,
+) -> list[Prediction]:
+    """Returns the answer to each question.
+
+    Args:
+      outputs: The `SpanTask.row_outputs` of the windows of the questions.
+      questions: The questions, in the order of their windows.
+      rules: How answers are chosen.
+    """
+    places = zip(*(outputs[name] for name in PLACES), strict=True)
+    windows = [_window(*row) for row in places]
+    logits = zip(*(outputs[name] for name in _SCORES), strict=True)
+    scores = [Scores(*row) for row in logits]
+    borders = [*np.flatnonzero(outputs["is_first_window"]), len(windows)]
+    return [
+        find_answer(question, windows[begin:end], scores[begin:end], rules)
+        for question, (begin, end) in zip(
+            questions, itertools.pairwise(borders), strict=True
+        )
+    ]
+
+
+def _window(
+    starts: np.ndarray, ends: np.ndarray, is_max_context: np.ndarray
+) -> Window:
+    """Returns a window, given the `PLACES` of a sequence, [S]."""
+    [context] = np.nonzero(ends)
+    first = int(context[0]) if len(context) else 0
+    is_max = is_max_context[context] > 0
+    return Window(0, first, starts[context], ends[context], is_max)
 
 
 def _require_finite(question: Question, scores: Sequence[Scores]) -> None:
@@ -197,13 +238,16 @@ def _distinct_candidates(
     rules: AnswerRules,
 ) -> Iterator[_Candidate]:
     """Yields the candidates of all windows, the best first, each text once."""
-    if not windows:
-        return
-    columns = _all_spans(windows, scores, rules)
-    if not len(columns[0]):
-        most = max(len(score.starts) for score in scores)
-        rules = dataclasses.replace(rules, n_best_size=most)
-        columns = _all_spans(windows, scores, rules)
+    for count in (rules.n_best_size, None):
+        spans = [
+            _allowed_spans(window, score, rules.max_answer_length, count)
+            for window, score in zip(windows, scores, strict=True)
+        ]
+        columns = [
+            np.concatenate(column) for column in zip(*spans, strict=True)
+        ]
+        if len(columns[0]):
+            break
     order = np.argsort(-(columns[2] + columns[3]), kind="stable")
     texts = set()
     for begin, end, start_logit, end_logit in zip(
@@ -215,52 +259,33 @@ def _distinct_candidates(
             yield _Candidate(text, start_logit, end_logit, begin)
 
 
-def _all_spans(
-    windows: Sequence[Window], scores: Sequence[Scores], rules: AnswerRules
-) -> list[np.ndarray]:
-    """Returns `_allowed_spans` of all windows, [c]."""
-    spans = [
-        _allowed_spans(window, score, rules)
-        for window, score in zip(windows, scores, strict=True)
-    ]
-    return [np.concatenate(column) for column in zip(*spans, strict=True)]
-
-
 def _allowed_spans(
-    window: Window, scores: Scores, rules: AnswerRules
+    window: Window, scores: Scores, max_answer_length: int, count: int | None
 ) -> tuple[np.ndarray, ...]:
     """Returns the characters [begin, end) and the logits of each span, [c].
 
-    Spans are in the order of the rank of the start, then of the end.
+    Spans start and end at the `count` best tokens; None for all. They are in
+    the order of the rank of the start, then of the end.
     """
-    firsts, start_logits = _context_tokens(
-        window, scores.starts, scores.start_logits, rules
-    )
-    lasts, end_logits = _context_tokens(
-        window, scores.ends, scores.end_logits, rules
-    )
+
+    def of_context(positions, logits):
+        """Returns the best context tokens, by index, and their logits."""
+        tokens = np.asarray(positions[:count]) - window.first
+        is_context = (tokens >= 0) & (tokens < len(window.starts))
+        logits = np.asarray(logits[:count], np.float64)
+        return tokens[is_context], logits[is_context]
+
+    firsts, start_logits = of_context(scores.starts, scores.start_logits)
+    lasts, end_logits = of_context(scores.ends, scores.end_logits)
     begins, ends = window.starts[firsts][:, None], window.ends[lasts]
     lengths = lasts - firsts[:, None] + 1  # [starts, ends]
-    is_allowed = (lengths >= 1) & (lengths <= rules.max_answer_length)
+    is_allowed = (lengths >= 1) & (lengths <= max_answer_length)
     is_allowed &= window.is_max_context[firsts][:, None]
     # Normalization sorts combining marks, which can then precede characters
     # of earlier tokens.
     is_allowed &= begins < ends
     start, end = np.nonzero(is_allowed)
     return begins[start, 0], ends[end], start_logits[start], end_logits[end]
-
-
-def _context_tokens(
-    window: Window,
-    positions: np.ndarray,
-    logits: np.ndarray,
-    rules: AnswerRules,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the best context tokens, by index in the context, and logits."""
-    tokens = np.asarray(positions[: rules.n_best_size]) - window.first
-    is_context = (tokens >= 0) & (tokens < len(window.starts))
-    logits = np.asarray(logits[: rules.n_best_size], np.float64)
-    return tokens[is_context], logits[is_context]
 
 
 def _with_probabilities(
@@ -290,56 +315,23 @@ def answer_questions(
     encoding: SpanEncoding,
     predict: Predict,
     rules: AnswerRules,
-    is_quiet: bool = False,
 ) -> Iterator[Answered]:
     """Yields the answers to all questions, in order, while predicting.
 
-    Shows the progress unless `is_quiet`. A context without tokens has no
-    window; its question is answered too. Raises InputError if the model's
-    logits are not finite.
+    Raises InputError if the model's logits are not finite.
     """
-    faults = Faults()
-    parts: Iterator[list[Answered]] = (
-        _answer_part(part, encoding, predict, rules, faults)
-        for part in encoding.split(questions, _WINDOWS_AT_A_TIME)
-    )
-    if not is_quiet:
-        parts = processes.track(
-            parts, len, "Answering", "questions", len(questions)
-        )
-    for answered in parts:
-        yield from answered
+    faults, encoding = Faults(), encoding.for_answers()
+    parts = encoding.split(questions, _WINDOWS_AT_A_TIME)
+    for part in processes.track(
+        parts, len, "Answering", "questions", len(questions)
+    ):
+        encoded = encoding.encode(part)
+        faults.update(encoded.faults or Faults())
+        features = in_memory([encoded.batch], encoding.schema)
+        outputs = {**features.arrays, **predict(features)}
+        found = find_answers(outputs, part, rules)
+        yield from map(Answered, part, found)
     faults.log()
-
-
-def _answer_part(
-    questions: Sequence[Question],
-    encoding: SpanEncoding,
-    predict: Predict,
-    rules: AnswerRules,
-    faults: Faults,
-) -> list[Answered]:
-    encoded = make_windows(questions, encoding, with_positions=False)
-    faults.update(encoded.faults)
-    scores: list[Scores] = []
-    if encoded.windows:
-        schema = tuple(f for f in encoding.schema if f.name in encoded.batch)
-        outputs = predict(in_memory([encoded.batch], schema))
-        names = (
-            *("start_indexes", "start_logits", "end_indexes", "end_logits"),
-            *("null_start_logits", "null_end_logits"),
-        )
-        rows = zip(*(outputs[name] for name in names), strict=True)
-        scores = [Scores(*row) for row in rows]
-    owners = np.array([window.question for window in encoded.windows], int)
-    answers = []
-    for number, question in enumerate(questions):
-        own = slice(*np.searchsorted(owners, [number, number + 1]))
-        prediction = find_answer(
-            question, encoded.windows[own], scores[own], rules
-        )
-        answers.append(Answered(question, prediction))
-    return answers
 
 
 # --------------------------------------------------------------- output, scores

@@ -9,15 +9,17 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
+from bert_tf.data.schema import INPUTS
 from bert_tf.errors import wrong_value
 from bert_tf.kinds.spans.answers import AnswerRules
 from bert_tf.kinds.spans.squad_files import (
     NUM_SPECIAL_TOKENS,
     ODDS_WITHOUT_SPAN,
+    PLACES,
     SpanEncoding,
 )
-from bert_tf.kinds.spans.task import masked
-from bert_tf.serving.served import ServedRows
+from bert_tf.kinds.spans.task import best_indexes
+from bert_tf.serving.served import Served
 from bert_tf.serving.windows import (
     Tensors,
     in_batches,
@@ -31,75 +33,18 @@ _SPANS_PER_ANSWER = 16
 _NEVER = -float("inf")
 
 
-# --------------------------------------------------------------------- windows
-
-
-class WindowTensors(NamedTuple):
+class Windows(NamedTuple):
     """The windows of some questions; windows of one question are adjacent.
 
     Attributes:
+      characters: Code points of the contexts, int32, ragged [B, (N)].
       question: Index of the question of each window, int64 [W].
-      first: Position of the first context token, int64 [W].
-      tokens: The context tokens, as indexes into the tokens of all contexts;
-        int64, ragged [W, (L)].
-      is_max_context: Whether this is the window with the most context around
-        the token; the first one on ties. Bool, ragged [W, (L)].
-    """
-
-    question: tf.Tensor
-    first: tf.Tensor
-    tokens: tf.RaggedTensor
-    is_max_context: tf.RaggedTensor
-
-
-def make_windows(
-    num_tokens: tf.Tensor,
-    query_lengths: tf.Tensor,
-    max_seq_length: int,
-    doc_stride: int,
-) -> WindowTensors:
-    """Splits contexts into windows; a context without tokens has none.
-
-    Args:
-      num_tokens: Number of tokens of each context, int64 [B].
-      query_lengths: Number of tokens of each truncated question, int64 [B].
-      max_seq_length: Length of a sequence.
-      doc_stride: Tokens from the start of a window to the start of the next.
-    """
-    room = max_seq_length - NUM_SPECIAL_TOKENS - query_lengths  # [B]
-    question, start, length = window_ranges(num_tokens, room, doc_stride)
-    has_tokens = length > 0
-    question, start, length = (
-        tf.boolean_mask(column, has_tokens)
-        for column in (question, start, length)
-    )
-    begin = tf.gather(tf.cumsum(num_tokens, exclusive=True), question) + start
-    tokens = tf.ragged.range(begin, begin + length)
-    return WindowTensors(
-        question,
-        tf.gather(query_lengths, question) + 2,
-        tokens,
-        max_context(tokens, tf.reduce_sum(num_tokens)),
-    )
-
-
-# ------------------------------------------------------------------ candidates
-
-
-class Contexts(NamedTuple):
-    """The characters and tokens of texts.
-
-    Attributes:
-      characters: Code points, int32, ragged [B, (N)].
-      starts: Index of the first character of each token, int32, ragged
-        [B, (T)].
-      ends: Index after the last character of each token, int32, ragged
-        [B, (T)].
+      features: `INPUTS` and `tasks.questions.PLACES`, int32 [W, S].
     """
 
     characters: tf.RaggedTensor
-    starts: tf.RaggedTensor
-    ends: tf.RaggedTensor
+    question: tf.Tensor
+    features: dict[str, tf.Tensor]
 
     def slices(
         self, context: tf.Tensor, begins: tf.Tensor, ends: tf.Tensor
@@ -143,56 +88,44 @@ class Spans(NamedTuple):
         return Spans(*(tf.gather(column, indexes) for column in self))
 
 
-def allowed_spans(
-    contexts: Contexts,
-    windows: WindowTensors,
-    start_logits: tf.Tensor,
-    end_logits: tf.Tensor,
-    rules: AnswerRules,
-) -> Spans:
+def allowed_spans(windows: Windows, best: Tensors, rules: AnswerRules) -> Spans:
     """Returns the spans of each window, by rank of the start, then of the end.
 
     For questions without spans among the best starts and ends, all starts and
-    ends are considered. The logits are float32 [W, S], -inf for padding.
+    ends are considered.
+
+    Args:
+      windows: The windows.
+      best: The `best_indexes` of each window, all of them.
+      rules: How answers are chosen.
     """
-    columns = windows, start_logits, end_logits
-    spans = _spans_of_best(contexts, *columns, rules, rules.n_best_size)
-    length = tf.shape(start_logits)[1]
+    rows = {"question": windows.question, **windows.features, **best}
+    spans = _spans_of_best(rows, rules, rules.n_best_size)
+    length = tf.shape(windows.features["input_ids"])[1]
 
-    def all_spans(rows):
-        some = tf.nest.map_structure(
-            lambda column: tf.gather(column, rows["window"]), columns
-        )
-        return _spans_of_best(contexts, *some, rules, length)._asdict()
+    def all_spans(chosen: Tensors) -> dict[str, tf.Tensor]:
+        some = {n: tf.gather(x, chosen["window"]) for n, x in rows.items()}
+        return _spans_of_best(some, rules, length)._asdict()
 
-    counts = _counts(spans.question, contexts.characters.nrows())
+    counts = _counts(spans.question, windows.characters.nrows())
     others = tf.where(tf.gather(counts, windows.question) == 0)[:, 0]
     return Spans(**in_batches(all_spans, {"window": others}, spans._asdict()))
 
 
 def _spans_of_best(
-    contexts: Contexts,
-    windows: WindowTensors,
-    start_logits: tf.Tensor,
-    end_logits: tf.Tensor,
-    rules: AnswerRules,
-    count: int | tf.Tensor,
+    rows: Tensors, rules: AnswerRules, count: int | tf.Tensor
 ) -> Spans:
     """Returns the spans of the `count` best starts and ends of each window."""
-    firsts, start_logits = _best_tokens(windows, start_logits, count)
-    lasts, end_logits = _best_tokens(windows, end_logits, count)
+    firsts, lasts = (rows[f"{n}_indexes"][:, :count] for n in ("start", "end"))
 
-    def of_tokens(values: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
-        # The values at -1 are not used.
-        return tf.gather(values, tf.maximum(index, 0))
+    def of_tokens(name: str, index: tf.Tensor) -> tf.Tensor:
+        # Missing positions get what [CLS] has, which is not of the context.
+        return tf.gather(rows[name], tf.maximum(index, 0), batch_dims=1)
 
-    tokens = windows.tokens.values
-    begins = of_tokens(contexts.starts.values, of_tokens(tokens, firsts))
-    ends = of_tokens(contexts.ends.values, of_tokens(tokens, lasts))  # [W, n]
-    is_start = of_tokens(windows.is_max_context.values, firsts) & (firsts >= 0)
-    firsts, lasts = firsts[:, :, tf.newaxis], lasts[:, tf.newaxis]
-    lengths = lasts - firsts + 1  # [W, n, n]
-    is_allowed = is_start[:, :, tf.newaxis] & (lasts >= 0)
+    begins = of_tokens("token_starts", firsts)  # [W, n]
+    ends = of_tokens("token_ends", lasts)
+    lengths = lasts[:, tf.newaxis] - firsts[:, :, tf.newaxis] + 1  # [W, n, n]
+    is_allowed = of_tokens("is_max_context", firsts)[:, :, tf.newaxis] > 0
     is_allowed &= (lengths >= 1) & (lengths <= rules.max_answer_length)
     # Normalization sorts combining marks, which can then precede characters
     # of earlier tokens.
@@ -200,29 +133,12 @@ def _spans_of_best(
     where = tf.where(is_allowed)  # [C, 3]
     start, end = where[:, :2], tf.gather(where, [0, 2], axis=1)
     return Spans(
-        tf.gather(windows.question, where[:, 0]),
+        tf.gather(rows["question"], where[:, 0]),
         tf.gather_nd(begins, start),
         tf.gather_nd(ends, end),
-        tf.cast(tf.gather_nd(start_logits, start), tf.float64)
-        + tf.cast(tf.gather_nd(end_logits, end), tf.float64),
+        tf.cast(tf.gather_nd(rows["start_logits"], start), tf.float64)
+        + tf.cast(tf.gather_nd(rows["end_logits"], end), tf.float64),
     )
-
-
-def _best_tokens(
-    windows: WindowTensors, logits: tf.Tensor, count: int
-) -> tuple[tf.Tensor, tf.Tensor]:
-    """Returns the tokens with the highest logits, and these logits, [W, n].
-
-    A token is an index into `windows.tokens.values`. Positions outside the
-    context are -1; as in the original, they count among the best.
-    """
-    count = tf.minimum(count, tf.shape(logits)[1])
-    best, positions = tf.math.top_k(logits, count)
-    number = tf.cast(positions, tf.int64) - windows.first[:, tf.newaxis]
-    length = windows.tokens.row_lengths()[:, tf.newaxis]
-    start = windows.tokens.row_starts()[:, tf.newaxis]
-    is_context = (number >= 0) & (number < length)
-    return tf.where(is_context, start + number, -1), best
 
 
 def _counts(question: tf.Tensor, num_questions: tf.Tensor) -> tf.Tensor:
@@ -259,30 +175,22 @@ class NBest(NamedTuple):
     ends: tf.Tensor
 
 
-def null_scores(
-    windows: WindowTensors,
-    start_logits: tf.Tensor,
-    end_logits: tf.Tensor,
-    num_questions: tf.Tensor,
-) -> tf.Tensor:
-    """Returns the scores of no answer, float64 [B]; 0 without windows.
+def null_scores(windows: Windows, best: Tensors) -> tf.Tensor:
+    """Returns the scores of no answer, float64 [B].
 
     A score is the smallest sum of the two logits at [CLS] among the windows of
-    a question. The logits are [W, S].
+    a question.
     """
-    # Sums also work without windows, where S is 0.
     start, end = (
-        tf.reduce_sum(tf.cast(logits[:, :1], tf.float64), axis=1)  # [W]
-        for logits in (start_logits, end_logits)
+        tf.cast(best[f"null_{name}_logits"], tf.float64)
+        for name in ("start", "end")
     )
-    least = tf.math.unsorted_segment_min(
-        start + end, windows.question, num_questions
+    return tf.math.unsorted_segment_min(
+        start + end, windows.question, windows.characters.nrows()
     )
-    has_windows = _counts(windows.question, num_questions) > 0
-    return tf.where(has_windows, least, tf.zeros_like(least))
 
 
-def best_answers(spans: Spans, contexts: Contexts, count: int) -> NBest:
+def best_answers(spans: Spans, windows: Windows, count: int) -> NBest:
     """Returns up to `count` best spans of each question with distinct texts.
 
     Ties, and equal texts, are resolved in favor of the first. Long contexts
@@ -292,10 +200,10 @@ def best_answers(spans: Spans, contexts: Contexts, count: int) -> NBest:
     order = tf.argsort(spans.scores, direction="DESCENDING", stable=True)
     by_question = tf.argsort(tf.gather(spans.question, order), stable=True)
     spans = spans.take(tf.gather(order, by_question))
-    num_questions = contexts.characters.nrows()
+    num_questions = windows.characters.nrows()
     ranks = tf.ragged.range(_counts(spans.question, num_questions)).values
     spans = spans.take(tf.where(ranks < _SPANS_PER_ANSWER * count)[:, 0])
-    texts = contexts.slices(spans.question, spans.begins, spans.ends)
+    texts = windows.slices(spans.question, spans.begins, spans.ends)
     spans = spans.take(tf.where(_is_first_text(spans.question, texts))[:, 0])
 
     def in_rows(column, filler):
@@ -342,7 +250,7 @@ def with_null(answers: NBest, null: tf.Tensor) -> NBest:
 # ---------------------------------------------------------- the exported model
 
 
-class ServedSpanLabeler(ServedRows):
+class ServedSpanLabeler(Served):
     """An exported model that answers questions with a slice of a text.
 
     Texts may have any length: they are split into windows as in
@@ -412,16 +320,12 @@ class ServedSpanLabeler(ServedRows):
         Raises:
           tf.errors.InvalidArgumentError: If a logit is NaN or infinite.
         """
-        contexts, windows, features = self._read(texts)
-        start_logits, end_logits = self._logits(features)
+        windows = self._windows(texts)
+        best = self._best_indexes(windows.features)
         with tf.device("CPU:0"):
-            spans = allowed_spans(
-                contexts, windows, start_logits, end_logits, self.rules
-            )
-            answers = best_answers(spans, contexts, self.rules.n_best_size)
-            num_questions = contexts.characters.nrows()
-            null = null_scores(windows, start_logits, end_logits, num_questions)
-            return self._choose(contexts, answers, null)
+            spans = allowed_spans(windows, best, self.rules)
+            answers = best_answers(spans, windows, self.rules.n_best_size)
+            return self._choose(windows, answers, null_scores(windows, best))
 
     def answer_tokens(self, features: Tensors) -> dict[str, tf.Tensor]:
         """Returns `start_logits` and `end_logits`, float32 [B, S].
@@ -436,13 +340,12 @@ class ServedSpanLabeler(ServedRows):
 
     def rows(self, texts: Tensors) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
         """Returns the question of each window, [W], and `INPUTS`, [W, S]."""
-        _, windows, features = self._read(texts)
-        return windows.question, features
+        windows = self._windows(texts)
+        inputs = {name: windows.features[name] for name in INPUTS}
+        return windows.question, inputs
 
-    def _read(
-        self, texts: Tensors
-    ) -> tuple[Contexts, WindowTensors, dict[str, tf.Tensor]]:
-        """Returns the contexts, their windows, and `INPUTS`, int32 [W, S]."""
+    def _windows(self, texts: Tensors) -> Windows:
+        """Splits contexts into windows, at least one for each question."""
         encoding = self.encoding
         # String ops only have CPU kernels.
         with tf.device("CPU:0"):
@@ -455,38 +358,49 @@ class ServedSpanLabeler(ServedRows):
             ids, starts, ends = self.tokenizer.tokenize_with_offsets(
                 texts["context"]
             )
-            windows = make_windows(
+            room = encoding.max_seq_length - NUM_SPECIAL_TOKENS
+            question, start, length = window_ranges(
                 ids.row_lengths(),
-                query.row_lengths(),
-                encoding.max_seq_length,
+                room - query.row_lengths(),
                 encoding.doc_stride,
             )
+            begin = tf.gather(ids.row_starts(), question) + start
+            tokens = tf.ragged.range(begin, begin + length)
+            query = tf.gather(query, question)
             features = self.tokenizer.pack(
-                [
-                    tf.gather(query, windows.question),
-                    tf.gather(ids.values, windows.tokens),
-                ]
+                [query, tf.gather(ids.values, tokens)]
             )
-        return Contexts(characters, starts, ends), windows, features
+            is_max_context = max_context(tokens, tf.size(ids.values, tf.int64))
+            places = (
+                tf.gather(starts.values, tokens),
+                tf.gather(ends.values, tokens),
+                tf.cast(is_max_context, tf.int32),
+            )
+            # [CLS], the question and [SEP] are before a context.
+            lengths = tf.cast(query.row_lengths(), tf.int32) + 2
+            before = 0 * tf.ragged.range(lengths)
+            for name, values in zip(PLACES, places, strict=True):
+                rows = tf.concat([before, values, before[:, :1]], axis=1)
+                features[name] = rows.to_tensor()
+        return Windows(characters, question, features)
 
-    def _logits(self, features: Tensors) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the logits of starts and ends, [W, S]; -inf for padding."""
-        mask = features["input_mask"]
+    def _best_indexes(self, features: Tensors) -> dict[str, tf.Tensor]:
+        """Returns all `best_indexes` of the windows, [W, max_seq_length]."""
+        inputs = {name: features[name] for name in INPUTS}
         names = "start_logits", "end_logits"
-        nothing = dict.fromkeys(names, tf.zeros([0, tf.shape(mask)[1]]))
-        logits = in_batches(self.answer_tokens, features, nothing)
-        start_logits, end_logits = (
-            masked(
-                tf.debugging.check_numerics(logits[name], "the model's logits"),
-                mask,
-                _NEVER,
-            )
-            for name in names
+        # The length is only known when the graph runs.
+        nothing = dict.fromkeys(
+            names, tf.cast(inputs["input_ids"][:0], "float32")
         )
-        return start_logits, end_logits
+        logits = in_batches(self.answer_tokens, inputs, nothing)
+        for name in names:
+            message = "the model's logits"
+            logits[name] = tf.debugging.check_numerics(logits[name], message)
+        count = self.encoding.max_seq_length
+        return best_indexes(logits, features["input_mask"], count)
 
     def _choose(
-        self, contexts: Contexts, answers: NBest, null: tf.Tensor
+        self, windows: Windows, answers: NBest, null: tf.Tensor
     ) -> dict[str, tf.Tensor]:
         """Returns the outputs of `answer`, given `null_scores`."""
         best, begin, end = (column[:, 0] for column in answers)  # [B]
@@ -509,7 +423,7 @@ class ServedSpanLabeler(ServedRows):
             for one, more in zip(chosen, listed, strict=True)
         )
         context = tf.range(tf.size(null, tf.int64))[:, tf.newaxis]
-        texts = contexts.slices(context, begins, ends)
+        texts = windows.slices(context, begins, ends)
         probabilities = tf.cast(tf.exp(scores - total), tf.float32)
         if not self.rules.with_negative:
             no_spans = is_none[:, tf.newaxis]

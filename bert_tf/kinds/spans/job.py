@@ -49,7 +49,6 @@ def run(
     task = make_task(
         start.config,
         encoding,
-        n_best_size=encoding.max_seq_length,
         **settings.model_options(config, start.config),
     )
     facts = {}

@@ -13,7 +13,7 @@ import numpy as np
 from bert_tf.base import files
 from bert_tf.base.processes import Faults
 from bert_tf.data import cache
-from bert_tf.data.schema import Schema, span_schema
+from bert_tf.data.schema import INPUTS, Feature, Schema, span_schema
 from bert_tf.errors import in_file, listed, shortened, wrong_value
 from bert_tf.tasks.encoding import Encoded, RowEncoding, pad
 from bert_tf.tasks.windows import max_context, split_texts, window_spans
@@ -267,6 +267,11 @@ class SpanEncoding(RowEncoding[Question]):
     def schema(self) -> Schema:
         return span_schema(self.max_seq_length)
 
+    def for_answers(self) -> "AnswerEncoding":
+        """Returns the encoding of the same questions for predictions."""
+        fields = dataclasses.fields(self)
+        return AnswerEncoding(*(getattr(self, field.name) for field in fields))
+
     def fingerprint(self, example: Question) -> bytes:
         answers = [(answer.text, answer.start) for answer in example.answers]
         text, context = example.question, example.context
@@ -302,6 +307,48 @@ class SpanEncoding(RowEncoding[Question]):
             yield cache.make_block(
                 self.schema, encoded.batch, encoded.num_cut, len(part)
             )
+
+
+# The characters of each token of a context, and whether this window has the
+# most context around it; see `Window`. 0 for other tokens.
+PLACES = ("token_starts", "token_ends", "is_max_context")
+
+
+@dataclasses.dataclass(frozen=True)
+class AnswerEncoding(SpanEncoding):
+    """How questions become windows in which to find their answers.
+
+    Rows have `PLACES`, [S], and whether they are the `is_first_window` of a
+    question.
+    """
+
+    @property
+    def schema(self) -> Schema:
+        length = (self.max_seq_length,)
+        return (
+            *(
+                Feature(name, length, length_option="max_seq_length")
+                for name in (*INPUTS, *PLACES)
+            ),
+            Feature("is_first_window", ()),
+        )
+
+    def encode(self, examples: Sequence[Question]) -> Encoded:
+        """Returns the windows of questions; each has at least one."""
+        batch, windows, faults = make_windows(examples, self, False)
+        owners = np.array([window.question for window in windows], int)
+        places = np.zeros((3, *batch["input_ids"].shape), np.int32)
+        for row, window in enumerate(windows):
+            own = slice(window.first, window.first + len(window.starts))
+            columns = window.starts, window.ends, window.is_max_context
+            places[:, row, own] = columns
+        features = {
+            **{name: batch[name] for name in INPUTS},
+            **dict(zip(PLACES, places, strict=True)),
+            "is_first_window": np.diff(owners, prepend=-1).astype(np.int32),
+        }
+        counts = np.bincount(owners, minlength=len(examples))
+        return Encoded(features, counts, faults.counts[_TRUNCATED], faults)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -356,8 +403,9 @@ def make_windows(
 ) -> WindowRows:
     """Tokenizes questions and pairs each with windows over its context.
 
-    A context without tokens has no windows. Nor has an answerable training
-    question whose first answer is missing or covers no token. The memory needed
+    A context without tokens has one window without them. In training it has
+    none, and neither has an answerable question whose first answer is missing
+    or covers no token. The memory needed
     grows with the number of windows, so pass a few thousand questions at a
     time, and keep the questions of a paragraph together: their context is
     tokenized once.
@@ -448,9 +496,9 @@ def _tokenize(
             )
         context, target = contexts[question.context], None
         if not len(context.ids):
-            kind = "Questions whose context has no token have no window"
-            faults.add(kind, question.name)
-            continue
+            faults.add("Questions whose context has no token", question.name)
+            if with_positions:
+                continue
         if with_positions and not question.is_impossible:
             if question.answers:
                 target = _tokens_of(question.answers[0], context)

@@ -8,9 +8,15 @@ import numpy as np
 from keras import ops
 
 from bert_tf.config import BertConfig
-from bert_tf.kinds.spans.squad_files import SpanEncoding
+from bert_tf.kinds.spans.answers import (
+    Answered,
+    AnswerRules,
+    find_answers,
+    official_scores,
+)
+from bert_tf.kinds.spans.squad_files import PLACES, Question, SpanEncoding
 from bert_tf.modeling.heads import BertSpanLabeler
-from bert_tf.tasks.task import FineTuningTask, divergence
+from bert_tf.tasks.task import FineTuningTask, Rows, divergence
 
 # The logit of padding in the loss. An infinity times the 0 of a one-hot row
 # would be NaN.
@@ -32,9 +38,10 @@ class SpanTask(FineTuningTask):
     Args:
       config: The configuration of the model.
       encoding: How questions become windows.
-      n_best_size: The number of best starts and of best ends to predict.
-        `answers.find_answer` needs all `max_seq_length` positions for a
-        question whose best starts and ends form no span.
+      rules: How answers are chosen.
+      n_best_size: The number of best starts and of best ends to keep; by
+        default all, which `answers.find_answer` needs for a question whose
+        best starts and ends form no span.
       options: Options of `FineTuningTask`.
     """
 
@@ -47,11 +54,13 @@ class SpanTask(FineTuningTask):
         config: BertConfig,
         encoding: SpanEncoding,
         *,
-        n_best_size: int = 20,
+        rules: AnswerRules | None = None,
+        n_best_size: int | None = None,
         **options: Any,
     ):
         super().__init__(config, encoding, **options)
-        self.n_best_size = n_best_size
+        self.rules = rules or AnswerRules()
+        self.n_best_size = n_best_size or encoding.max_seq_length
 
     def make_model(self, **options: Any) -> keras.Model:
         return BertSpanLabeler(self.config, **options)
@@ -87,11 +96,36 @@ class SpanTask(FineTuningTask):
         return (losses[0] + losses[1]) / 2
 
     def row_outputs(self, features: Mapping, outputs: Mapping) -> dict:
-        """See `best_indexes`."""
-        return best_indexes(outputs, features["input_mask"], self.n_best_size)
+        """Returns `best_indexes`, and the features of `AnswerEncoding`."""
+        kept = (*PLACES, "is_first_window")
+        return {
+            **best_indexes(outputs, features["input_mask"], self.n_best_size),
+            **{name: features[name] for name in kept if name in features},
+        }
+
+    def join(self, outputs: Mapping, rows: Rows) -> dict:
+        """Returns the outputs of all windows, which `answers` compares."""
+        return dict(outputs)
+
+    def answers(
+        self, decoded: Mapping[str, np.ndarray], examples: Sequence[Question]
+    ) -> list[dict[str, Any]]:
+        """Returns the answer to each question; see `QuestionAnswerer`."""
+        answers = []
+        for found in find_answers(decoded, examples, self.rules):
+            chances = {row["text"]: row["probability"] for row in found.nbest}
+            end = found.start + len(found.text) if found.text else -1
+            answer = {
+                "answer": found.text,
+                "score": chances.get(found.text, 0.0),
+                "start": found.start,
+                "end": end,
+            }
+            answers.append(answer)
+        return answers
 
     def predictions(self, features: Mapping, outputs: Mapping) -> dict:
-        """Returns `best_indexes`, and the `loss` [b] of training windows."""
+        """Returns `row_outputs`, and the `loss` [b] of training windows."""
         results = self.row_outputs(features, outputs)
         if "start_positions" in features:
             results["loss"] = self.element_losses(features, outputs)
@@ -100,9 +134,13 @@ class SpanTask(FineTuningTask):
     def score(
         self,
         predictions: Mapping[str, np.ndarray],
-        examples: Sequence[Any] = (),
+        examples: Sequence[Question] = (),
     ) -> dict[str, float]:
-        """Returns the mean loss; `answers.official_scores` compares texts."""
+        """Returns the official scores; without examples, the mean loss."""
+        if examples:
+            found = find_answers(predictions, examples, self.rules)
+            answered = map(Answered, examples, found)
+            return official_scores(answered, self.rules.with_negative)
         return {"eval_loss": float(np.mean(predictions["loss"], dtype=float))}
 
 

@@ -5,16 +5,11 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import keras
-import numpy as np
 
 from bert_tf.config import positive_integer
 from bert_tf.data.batching import Features
 from bert_tf.errors import InputError, require_booleans, wrong_value
-from bert_tf.kinds.spans.answers import (
-    AnswerRules,
-    answer_questions,
-    official_scores,
-)
+from bert_tf.kinds.spans.answers import AnswerRules
 from bert_tf.kinds.spans.squad_files import Answer, Question, SpanEncoding
 from bert_tf.kinds.spans.task import MASKED, SpanTask, masked
 from bert_tf.modeling.heads import BertSpanLabeler
@@ -25,7 +20,6 @@ from bert_tf.text_models.inputs import (
     text_of,
 )
 from bert_tf.text_models.label_metrics import targets_of
-from bert_tf.text_models.progress import Progress
 from bert_tf.text_models.text_model import TextModel
 
 _COLUMNS = ("question", "context")
@@ -113,51 +107,11 @@ class QuestionAnswerer(TextModel):
         """The largest number of tokens of an answer."""
         return self.rules.max_answer_length
 
-    def _answers(
-        self, x: Any, batch_size: int, progress: Progress
-    ) -> list[dict[str, Any]]:
-        answered = self._answered(_questions(x, None), batch_size, progress)
-        return [self._answer(*answer) for answer in answered]
-
     def _has_one_row(self):
         return False
 
-    def _answer(self, question: Question, prediction: Any) -> dict[str, Any]:
-        start = prediction.start
-        end = start + len(prediction.text) if prediction.text else -1
-        scores = {row["text"]: row["probability"] for row in prediction.nbest}
-        return {
-            "answer": prediction.text,
-            "score": scores.get(prediction.text, 0.0),
-            "start": start,
-            "end": end,
-        }
-
-    def _answered(
-        self, questions: list[Question], batch_size: int, progress: Progress
-    ) -> Any:
-        task = self.make_task()
-
-        def predict(features: Features) -> dict[str, np.ndarray]:
-            return self._results(
-                features, batch_size, task.row_outputs, progress
-            )
-
-        return answer_questions(
-            questions, task.encoding, predict, self.rules, is_quiet=True
-        )
-
-    def _scores(
-        self, x: Any, y: Any, batch_size: int, progress: Progress
-    ) -> dict[str, float]:
-        scores = official_scores(
-            self._answered(self._labelled(x, y), batch_size, progress),
-            self.with_negative,
-        )
-        return {name.removeprefix("eval_"): v for name, v in scores.items()}
-
-    def _labelled(self, x: Any, y: Any) -> list[Question]:
-        """Returns questions with answers to train or to evaluate on."""
+    def examples(self, x: Any, y: Any) -> list[Question]:
+        """Returns questions, with their answers unless `y` is None."""
         questions = _questions(x, y)
         for question in questions:
             if question.is_impossible and not self.with_negative:
@@ -168,14 +122,12 @@ class QuestionAnswerer(TextModel):
         return questions
 
     def _features(self, x: Any, y: Any) -> Features:
-        return self._encoding().features(self._labelled(x, y))
+        return self._encoding().features(self.examples(x, y))
 
     def make_task(self, **options):
+        encoding = self._encoding().for_answers()
         return SpanTask(
-            self.model.config,
-            self._encoding(),
-            n_best_size=self.max_seq_length,
-            **options,
+            self.model.config, encoding, rules=self.rules, **options
         )
 
     def _targets(self, batch):

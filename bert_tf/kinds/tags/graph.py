@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from bert_tf.kinds.tags.conll_files import TaggingEncoding
 from bert_tf.kinds.tags.task import TaggingTask
-from bert_tf.serving.served import ServedRows
+from bert_tf.serving.served import Served
 from bert_tf.serving.windows import Tensors, in_batches
 
 # The white space at which `str.split` of Python splits: ASCII and Unicode.
@@ -80,7 +80,7 @@ def split_words(texts: tf.Tensor) -> Words:
     )
 
 
-class ServedTagger(ServedRows):
+class ServedTagger(Served):
     """An exported model that tags the words of texts.
 
     Words are separated by white space, as in `str.split` of Python: tabs, line
@@ -135,9 +135,11 @@ class ServedTagger(ServedRows):
             "probabilities": tf.zeros([0, length]),
         }
         outputs = in_batches(self._row_outputs, rows.features, nothing)
-        tags, probabilities = self._named(
-            {n: tf.gather_nd(x, rows.first_tokens) for n, x in outputs.items()}
-        )
+        of_words = {
+            name: tf.gather_nd(values, rows.first_tokens)
+            for name, values in outputs.items()
+        }
+        tags = self.label_names(of_words["predicted_ids"])
         by_text = words.strings.with_values
         num_words = words.strings.row_lengths()
         return {
@@ -146,7 +148,7 @@ class ServedTagger(ServedRows):
             "starts": words.starts.to_tensor(-1),
             "ends": words.ends.to_tensor(-1),
             "tags": by_text(tags).to_tensor(),
-            "probabilities": by_text(probabilities).to_tensor(),
+            "probabilities": by_text(of_words["probabilities"]).to_tensor(),
         }
 
     def answer_tokens(self, features: Tensors) -> dict[str, tf.Tensor]:
@@ -161,11 +163,11 @@ class ServedTagger(ServedRows):
         """
         answer = self._row_outputs(features)
         is_token = features["input_mask"] > 0
-        tags, probabilities = self._named(answer)
+        tags = self.label_names(answer["predicted_ids"])
         return {
             "tags": tf.where(is_token, tags, ""),
             "tag_ids": tf.where(is_token, answer["predicted_ids"], -1),
-            "probabilities": tf.where(is_token, probabilities, 0.0),
+            "probabilities": tf.where(is_token, answer["probabilities"], 0.0),
         }
 
     def _row_outputs(self, features: Tensors) -> dict[str, tf.Tensor]:
@@ -181,12 +183,6 @@ class ServedTagger(ServedRows):
         # String ops only have CPU kernels.
         with tf.device("CPU:0"):
             return split_words(self.checked(texts)["text"])
-
-    def _named(self, answer: Tensors) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns the tags and their probabilities, [...]."""
-        return self.label_names(answer["predicted_ids"]), answer[
-            "probabilities"
-        ]
 
     def _rows(self, words: tf.RaggedTensor) -> _Rows:
         """Splits words, [B, (W)], into rows as `TaggingEncoding` does."""

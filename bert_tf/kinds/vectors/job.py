@@ -20,7 +20,6 @@ from bert_tf.kinds.classification.task import (
     write_predictions,
     write_test_results,
 )
-from bert_tf.kinds.vectors.graph import ServedEncoder
 from bert_tf.kinds.vectors.options import LARGEST, EmbeddingsConfig
 from bert_tf.kinds.vectors.task import (
     DEFAULTS,
@@ -29,6 +28,7 @@ from bert_tf.kinds.vectors.task import (
     numbers_of,
     require_negatives,
 )
+from bert_tf.serving.served import ServedTask
 from bert_tf.tasks.datasets import SplitFile
 from bert_tf.tasks.encoding import Encoding
 from bert_tf.training.estimator import batch_per_replica
@@ -68,7 +68,7 @@ def run(config: EmbeddingsConfig) -> TrainingResult:
         read,
         name="embeddings",
         steps=_Steps(task, read),
-        serve=lambda model: ServedEncoder.of_task(model, task, task.encoding),
+        serve=lambda model: ServedTask(model, task),
         facts={
             "task": data_set.name,
             "pooling": config.pooling,

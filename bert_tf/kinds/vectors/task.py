@@ -24,7 +24,7 @@ from bert_tf.kinds.vectors import features as text_features
 from bert_tf.modeling.encoder import BertModel
 from bert_tf.tasks import metrics
 from bert_tf.tasks.encoding import Encoding
-from bert_tf.tasks.task import FineTuningTask
+from bert_tf.tasks.task import FineTuningTask, Rows
 
 # The first is the pooler's output; the others are of the last layer.
 POOLINGS = ("pooled", *TOKEN_POOLINGS)
@@ -208,7 +208,8 @@ class EmbeddingTask(FineTuningTask):
 
     Args:
       config: The configuration of the model.
-      encoding: How pairs become features, for similarities.
+      encoding: How pairs become features, for similarities; or how texts do,
+        for vectors.
       pooling: One of `POOLINGS`.
       normalize: Whether predicted vectors have length 1.
       is_scored: Whether all pairs have a score. Otherwise their second texts
@@ -245,14 +246,34 @@ class EmbeddingTask(FineTuningTask):
         )
 
     def row_outputs(self, features: Mapping, outputs: Mapping) -> dict:
-        """Returns the `vector` of each text or window, float32 [B, H]."""
+        """Returns the `vector` of each row, [B, H], and its `num_tokens`, [B].
+
+        `outputs` are those of a `BertModel`, or already have a `vector`.
+        """
         mask = features["input_mask"]
-        return {"vector": pool(outputs, mask, self.pooling)}
+        vector = outputs.get("vector")
+        if vector is None:
+            vector = pool(outputs, mask, self.pooling)
+        return {"vector": vector, "num_tokens": ops.sum(mask, axis=-1)}
+
+    def join(self, outputs: Mapping, rows: Rows) -> dict:
+        """See `FineTuningTask`; in a mean, each token has the same weight."""
+        if getattr(self.encoding, "doc_stride", None) is None:
+            return dict(outputs)
+        pooling = self.encoding.window_pooling
+        values = outputs["vector"], pooling, outputs["num_tokens"]
+        return {"vector": rows.pool(*values)}
 
     def decode(self, outputs: Mapping) -> dict:
         """Returns the `vector` of each text; of length 1 with `normalize`."""
         vector = outputs["vector"]
         return {"vector": unit(vector) if self.normalize else vector}
+
+    def answers(
+        self, decoded: Mapping[str, np.ndarray], examples: Sequence[Any]
+    ) -> Any:
+        """Returns the vectors, float32 [n, H]."""
+        return decoded["vector"]
 
     def _pairs(self, features: Mapping, outputs: Mapping):
         """Returns the vectors of pairs, float32 [B, 2, H]."""
@@ -262,9 +283,7 @@ class EmbeddingTask(FineTuningTask):
 
     def element_losses(self, features: Mapping, outputs: Mapping) -> Any:
         """Returns `pair_losses` of the batch that the device computes."""
-        vectors = outputs.get("vectors")
-        if vectors is None:
-            vectors = self._pairs(features, outputs)
+        vectors = self._pairs(features, outputs)
         return pair_losses(features["label_ids"], features["text_ids"], vectors)
 
     def predictions(self, features: Mapping, outputs: Mapping) -> dict:

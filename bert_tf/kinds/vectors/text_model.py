@@ -32,13 +32,14 @@ from bert_tf.kinds.vectors.task import (
     numbers_of,
     pool,
     require_negatives,
+    retrieval_scores,
     unit,
 )
 from bert_tf.modeling.encoder import BertModel
-from bert_tf.tasks.encoding import Encoding, TextEncoding
+from bert_tf.tasks import metrics
+from bert_tf.tasks.encoding import Encoding
 from bert_tf.tasks.examples import Example
-from bert_tf.tasks.task import Rows
-from bert_tf.text_models.batches import num_replicas
+from bert_tf.text_models.batches import Batches, num_replicas
 from bert_tf.text_models.inputs import (
     Part,
     as_columns,
@@ -138,9 +139,9 @@ class TextEmbedder(TextModel):
             raise wrong_value("prompts", "a dict from names to texts", prompts)
         self.prompts = dict(prompts)
         self.default_prompt_name = default_prompt_name
-        self.doc_stride = doc_stride
         if doc_stride is not None:
-            self.doc_stride = positive_integer("doc_stride", doc_stride)
+            doc_stride = positive_integer("doc_stride", doc_stride)
+        self.doc_stride = doc_stride
         # Checks the options of windows.
         self._encoding()
         self._prompt(None)
@@ -206,29 +207,13 @@ class TextEmbedder(TextModel):
             x, batch_size, verbose, steps, callbacks, answers
         )
 
-    def _answers(
-        self,
-        x: Any,
-        batch_size: int,
-        progress: Progress,
-        prompt: str | None = None,
-    ) -> np.ndarray:
+    def examples(
+        self, x: Any, y: Any, prompt: str | None = None
+    ) -> list[Example]:
+        """Returns texts with a prompt, by default the default prompt."""
         prompt = self._prompt(None) if prompt is None else prompt
         [texts] = _texts(x, 1)
-        examples = [
-            Example(str(n), prompt + text) for n, text in enumerate(texts)
-        ]
-        encoding = self._encoding()
-        features = encoding.features(examples)
-        rows = self._outputs(features, batch_size, self._call, progress)
-        vectors = np.array(rows, np.float32)
-        if self.doc_stride is not None:
-            windows = Rows.of(features.arrays["window_numbers"])
-            vectors = windows.pool(
-                vectors, encoding.window_pooling, features.lengths
-            )
-            vectors = self._normalized(vectors)
-        return ops.convert_to_numpy(vectors)
+        return [Example(str(n), prompt + text) for n, text in enumerate(texts)]
 
     def _joined(self, parts):
         none = np.zeros([0, self.model.config.hidden_size], np.float32)
@@ -329,40 +314,29 @@ class TextEmbedder(TextModel):
     ) -> dict[str, float]:
         """Returns what run_embeddings.py reports, with the default prompt."""
         columns = _texts(x, 2)
-        first, second = (
-            self._answers(texts, batch_size, progress) for texts in columns
+        vectors = np.stack(
+            [self._answers(texts, batch_size, progress) for texts in columns],
+            axis=1,
         )
-        vectors = np.stack([first, second], axis=1)
-        task = self.make_task(is_scored=y is not None)
         if y is None:
-            names = "accuracy", "mrr"
             text_ids = numbers_of(zip(*columns, strict=True))
-            results = task.score({"text_ids": text_ids, "vectors": vectors})
-        else:
-            # The numbers may have any range, so the loss is meaningless.
-            names = "pearson", "spearman"
-            similarities = ops.convert_to_numpy(cosines(vectors))
-            scores = _scores(y, len(similarities))
-            results = task.score({"scores": scores, "cosines": similarities})
-        return {name: results[f"eval_{name}"] for name in names}
+            return retrieval_scores(text_ids, vectors)
+        # The numbers may have any range, so a loss is meaningless.
+        similarities = ops.convert_to_numpy(cosines(vectors))
+        scores = _scores(y, len(similarities))
+        return metrics.compute(("pearson", "spearman"), scores, similarities)
 
     def call(self, inputs, training=False):
         """Maps features, int32 [B, S], to vectors, float32 [B, H].
 
-        Features of pairs, [B, 2, S], become [B, 2, H]. With `doc_stride`, the
-        features of single texts are windows, whose vectors are not normalized.
+        Features of pairs, [B, 2, S], become [B, 2, H]. Only `predict`
+        normalizes vectors and joins windows.
         """
         shape = ops.shape(inputs["input_ids"])
         flat = flatten(inputs)
         outputs = self.model(flat, training=training)
         vectors = pool(outputs, flat["input_mask"], self.pooling)
-        if self.doc_stride is None or len(shape) == 3:
-            vectors = self._normalized(vectors)
         return ops.reshape(vectors, (*shape[:-1], vectors.shape[-1]))
-
-    def _normalized(self, vectors: Any) -> Any:
-        """Returns vectors of texts, with length 1 if `normalize`."""
-        return unit(vectors) if self.normalize else vectors
 
     def _features(self, x: Any, y: Any) -> Features:
         first, second = _texts(x, 2)
@@ -381,7 +355,7 @@ class TextEmbedder(TextModel):
             Example("", a, b, label=score)
             for a, b, score in zip(first, second, scores, strict=True)
         ]
-        encoding = self.make_task().encoding
+        encoding = self.make_encoding(Encoding, problem="similarity")
         return number_texts(encoding.features(examples))
 
     def compile(
@@ -397,47 +371,39 @@ class TextEmbedder(TextModel):
             if arguments.get(name) not in ("auto", None):
                 raise InputError(
                     "TextEmbedder has its own loss and scores. Leave out "
-                    f"{name}, or train its attribute model."
+                    f"{name}."
                 )
         super().compile(optimizer, **arguments)
 
     def _training_data(self, data: Part, batch_size: int, *options: Any) -> Any:
         steps = super()._training_data(data, batch_size, *options)
-        with self._scope():
-            size = -(-batch_size // num_replicas())
-        arrays = steps.features().arrays
-        is_unscored = np.isnan(arrays["label_ids"])
-        require_negatives(arrays["text_ids"][is_unscored], size)
+        if isinstance(steps, Batches):  # All texts are in memory.
+            with self._scope():
+                size = -(-batch_size // num_replicas())
+            arrays = steps.features.arrays
+            is_unscored = np.isnan(arrays["label_ids"])
+            require_negatives(arrays["text_ids"][is_unscored], size)
         return steps
 
     def make_task(self, **options):
         return EmbeddingTask(
             self.model.config,
-            self.make_encoding(Encoding, problem="similarity", labels=()),
+            self._encoding(),
             self.pooling,
             self.normalize,
             **options,
         )
 
     def _outputs_of_task(self, y_pred):
-        return {"vectors": y_pred}
+        return {"vector": y_pred}
 
     def _served(self):
-        from bert_tf.kinds.vectors.graph import ServedEncoder
-
         if self._prompt(None):
             logging.warning(
                 "The export adds no prompt: put %r before each text",
                 self._prompt(None),
             )
-
-        has_windows = self.doc_stride is not None
-        encoding = (
-            self._encoding()
-            if has_windows
-            else self.make_encoding(TextEncoding)
-        )
-        return ServedEncoder.of_task(self.model, self.make_task(), encoding)
+        return super()._served()
 
 
 def _texts(x: Any, count: int) -> list[list[str]]:
