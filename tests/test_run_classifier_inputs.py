@@ -185,6 +185,7 @@ def test_a_run_is_replaced_if_the_new_one_is_valid(
     qnli = sentence_files.write(tmp_path / "qnli", "qnli")
     flags = {"task_name": "qnli", "data_dir": qnli, "num_train_epochs": 0.4}
     run(folder, **flags, overwrite_output_dir=True)
-    assert (folder / "notes.txt").read_text() == "mine"
+    moved = tmp_path / "copy.replaced-1" / "notes.txt"
+    assert moved.read_text() == "mine"
     found = [path.name for path in folder.glob("model.ckpt*.index")]
     assert found == ["model.ckpt-1.index"]

@@ -6,11 +6,13 @@ with another task, model or training set does not resume the old training.
 
 import contextlib
 import fcntl
+import itertools
 import json
 import os
 import re
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
+from fnmatch import fnmatch
 from typing import Any
 
 from absl import logging
@@ -24,28 +26,11 @@ FACTS = "fine_tuning.json"
 # The folder of the released model, and its checkpoint.
 RELEASE = "release"
 WEIGHTS = "bert_model.ckpt"
-# The folder of a run that --overwrite_output_dir replaces.
-OVERWRITTEN = "overwritten"
-
-# Folders and files that runs write. --overwrite_output_dir moves or removes
-# only these. Exports are not among them, since a server may have them open.
-_FOLDERS = re.compile(r"eval|best|release|trials|glue_submission")
-_FILES = re.compile(
-    r"model\.ckpt-.*|checkpoint|graph\.pbtxt|events\.out\.tfevents\..*"
-    r"|eval_results\.(txt|json)|evaluations\.jsonl|fine_tuning\.json"
-    r"|trials?\.(json|tsv)"
-    r"|(manifest\.)?(train|eval|predict)[a-z_]*\.tf_record(\.json)?"
-    r"|test_results[a-z_]*\.tsv|predictions[a-z_]*\.tsv"
-    r"|(nbest_)?predictions\.json|null_odds\.json"
-    r"|(dev|test)_predictions\.txt"
+# Files of these names are outputs, which must not be inputs of the same run.
+_OUTPUTS = (
+    *("*.tf_record", "*predictions*", "test_results*.tsv", "null_odds.json"),
+    *("eval_results.*", "evaluations.jsonl"),
 )
-_INNER_FILES = re.compile(
-    r"(next\.)?(bert_model\.ckpt.*|best\.json)"
-    r"|bert_config\.json|vocab\.txt|bert_tf\.json|lora\.safetensors"
-    r"|adapter_(config\.json|model\.safetensors)"
-    r"|(CoLA|SST-2|MRPC|STS-B|QQP|MNLI-mm?|QNLI|RTE|WNLI|AX)\.tsv"
-)
-_TRAINED = re.compile(r"model\.ckpt-\d+\.index|trials|release")
 
 
 # Reserving the folder of a fine-tuning run.
@@ -106,24 +91,18 @@ def _claim(
             facts["lora_alpha"] = config.lora_alpha or config.lora_rank
         # Evaluating or predicting while another process trains is fine.
         stack.enter_context(locked(folder))
-    if config.overwrite_output_dir:
-        if config.do_export:
-            # If the export cannot be written, the old run should stay.
-            require_export_dir(settings.export_dir(config))
-        models = checkpoint, getattr(config, "teacher", None)
-        _set_aside(folder, [*inputs, *filter(None, models)])
     _require_folder(folder)
     here = _real(folder)
-    for path in inputs:
-        parent, name = os.path.split(_real(path))
-        if parent == here and _FILES.fullmatch(name):
-            raise InputError(
-                f"The run would overwrite its input {path}. Choose another "
-                "`output_dir`."
-            )
     chosen = _settings(config, development_set) if config.do_train else {}
     record = read_record(folder)
-    is_old = is_trained(folder) and bool(record)
+    has_files = files.exists(folder) and bool(files.listdir(folder))
+    replaces = config.overwrite_output_dir and has_files
+    is_old = is_trained(folder) and bool(record) and not replaces
+    if replaces:
+        models = checkpoint, getattr(config, "teacher", None)
+        _require_replaceable(folder, [*inputs, *filter(None, models)])
+    else:
+        _require_no_outputs(here, inputs)
     if is_old:
         _compare(config, record, facts, chosen)
     elif (
@@ -138,11 +117,24 @@ def _claim(
             f"`output_dir={folder}` contains `init_checkpoint`, and training "
             "would add newer checkpoints. Choose another folder."
         )
-    files.makedirs(folder)
     if config.do_export:
+        # If the export cannot be written, the old run should stay.
         require_export_dir(settings.export_dir(config))
+    if replaces:
+        _move_away(folder)
+    files.makedirs(folder)
     if config.do_train and not is_old:
         write_record(folder, {"facts": facts, "settings": chosen})
+
+
+def _require_no_outputs(folder: str, inputs: Iterable[str]) -> None:
+    for path in inputs:
+        parent, name = os.path.split(_real(path))
+        if parent == folder and any(fnmatch(name, p) for p in _OUTPUTS):
+            raise InputError(
+                f"The run would overwrite its input {path}. Choose another "
+                "`output_dir`."
+            )
 
 
 def _settings(
@@ -244,75 +236,51 @@ def _summary(name: str, value: Any) -> str:
 # Replacing a run.
 
 
-def _set_aside(folder: str, inputs: Iterable[str]) -> None:
-    """Moves the run in a folder to a subfolder until the new run is finished.
-
-    `inputs` are the paths that the new run reads, which must stay. A path may
-    be a prefix of file names, such as a checkpoint.
-    """
-    if not files.exists(folder) or not files.listdir(folder):
-        return
-    aside = os.path.join(folder, OVERWRITTEN)
-    # The record is moved last, so an `aside` with a record is complete.
-    is_aside = files.exists(os.path.join(aside, FACTS))
-    if not is_aside and not read_record(folder):
+def _require_replaceable(folder: str, inputs: Iterable[str]) -> None:
+    """Checks that a folder holds a run, and no file that the new run reads."""
+    if not read_record(folder):
         raise InputError(
             "`overwrite_output_dir` replaces earlier runs only, and "
             f"{folder} has files but no {FACTS}. Remove the folder yourself, "
             "or choose another one."
         )
-    run = [
-        name
-        for name in files.listdir(folder)
-        if _FOLDERS.fullmatch(name) or _FILES.fullmatch(name)
-    ]
-    for name in run:
-        target = _real(os.path.join(folder, name))
-        for path in inputs:
-            real = _real(path)
-            if (
-                real == os.path.dirname(target)
-                or target.startswith(f"{real}.")
-                or f"{real}/".startswith(f"{target}/")
-            ):
-                raise InputError(
-                    f"`overwrite_output_dir` would remove {path}, which this "
-                    "run reads. Choose another `output_dir`."
-                )
-    if is_aside:
-        # The run in `folder` was never finished and is removed. The run before
-        # it stays in `aside`.
-        for name in run:
-            _remove_run(os.path.join(folder, name))
+    for path in inputs:
+        if f"{_real(path)}/".startswith(f"{_real(folder)}/"):
+            raise InputError(
+                f"`overwrite_output_dir` would move {path}, which this run "
+                "reads. Choose another `output_dir`."
+            )
+
+
+def _move_away(folder: str) -> None:
+    """Moves all but the exports to the first free `FOLDER.replaced-N`."""
+    source = _real(folder)
+    names = (f"{source}.replaced-{n}" for n in itertools.count(1))
+    target = next(name for name in names if not files.exists(name))
+    # A server may have exports open. The record is moved last: until then, a
+    # rerun after a kill moves the rest.
+    moved = {*_names(source)} - {"export"}
+    with files.input_errors("move", folder):
+        files.makedirs(target)
+        for name in sorted(moved, key=lambda name: (name == FACTS, name)):
+            _move(os.path.join(source, name), os.path.join(target, name))
+    logging.info("Moved the run in %s to %s", folder, target)
+
+
+def _move(source: str, target: str) -> None:
+    """Moves a file or folder; remote folders may have no rename."""
+    if not files.is_remote(source) or not files.is_directory(source):
+        files.rename(source, target)
         return
-    files.makedirs(aside)
-    for name in sorted(run, key=lambda name: (name == FACTS, name)):
-        target = os.path.join(aside, name)
-        if files.exists(target):
-            # A run was killed while it removed the run that it replaced.
-            _remove_run(target)
-        files.rename(os.path.join(folder, name), target)
-    logging.info("Moved the run in %s to %s for now", folder, aside)
+    files.makedirs(target)
+    for name in _names(source):
+        _move(os.path.join(source, name), os.path.join(target, name))
+    files.remove_tree(source)
 
 
-def remove_replaced_run(folder: str) -> None:
-    """Removes the run that a finished run replaces, if any."""
-    aside = os.path.join(folder, OVERWRITTEN)
-    if files.exists(aside):
-        _remove_run(aside)
-
-
-def _remove_run(path: str) -> None:
-    """Removes the files that runs write, then empty folders."""
-    if not files.is_directory(path):
-        name = os.path.basename(path)
-        if _FILES.fullmatch(name) or _INNER_FILES.fullmatch(name):
-            files.remove(path)
-        return
-    for name in files.listdir(path):
-        _remove_run(os.path.join(path, name))
-    if not files.listdir(path):
-        files.remove_tree(path)
+def _names(folder: str) -> list[str]:
+    """Returns the names in a folder; object stores end folders with "/"."""
+    return [name.rstrip("/") for name in files.listdir(folder)]
 
 
 def _real(path: str) -> str:
@@ -340,7 +308,10 @@ def is_trained(folder: str) -> bool:
     """Returns whether a folder has a checkpoint, trials or a release."""
     if not files.is_directory(folder):
         return False
-    return any(map(_TRAINED.fullmatch, files.listdir(folder)))
+    return any(
+        name in ("trials", RELEASE) or fnmatch(name, "model.ckpt-*.index")
+        for name in _names(folder)
+    )
 
 
 def recorded_facts(folder: str, name: str = FACTS) -> dict[str, Any]:

@@ -208,8 +208,10 @@ class Trainings:
             writes=is_chief(self.strategy),
         )
         folder = trials.folder_of(output_dir, best.trial)
-        estimator = self._estimator(self.plan[best.trial], folder)
-        estimator.train_seconds = best.metrics["train_seconds"]
+        # Trains only if an earlier run has discarded the weights.
+        estimator = self._train_one(inputs, best.trial, folder)
+        if math.isnan(estimator.train_seconds):
+            estimator.train_seconds = best.metrics["train_seconds"]
         return estimator, folder
 
     def _try_one(
@@ -357,7 +359,6 @@ class Trainings:
         )
         # The weights come last: a release that has them is complete.
         estimator.export_weights(prefix)
-        output_folder.remove_replaced_run(self.config.output_dir)
 
 
 def prepare(

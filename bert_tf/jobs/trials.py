@@ -81,13 +81,11 @@ class Result:
       trial: The trial.
       metrics: Its metrics by name; empty if it diverged.
       failure: The error message if it diverged, else None.
-      kept: Whether its weights still exist.
     """
 
     trial: Trial
     metrics: Mapping[str, float]
     failure: str | None = None
-    kept: bool = True
 
     def score(self, metric: Metric) -> float:
         """Returns a number that is higher for better results.
@@ -137,12 +135,10 @@ def run(
 ) -> Result:
     """Runs the unfinished trials and returns the best result of all trials.
 
-    After each trial, `trials.json` and `trials.tsv` are updated, and weights
-    that are no longer needed are discarded: while some seeds of a setting are
-    missing, the best trial of that setting is kept, besides the best trial of
-    the complete settings. A trial that diverges is logged and skipped. If the
-    weights of the best trial are gone, because another metric or more seeds
-    decide now, it is trained again.
+    After each trial, `trials.json` and `trials.tsv` are updated. A trial that
+    diverges is logged and skipped. In the end, the weights of all trials but
+    the best are discarded. If another metric or more seeds decide later, the
+    weights of the best trial may be gone; training it again restores them.
 
     Args:
       trials: The trials, from `plan`.
@@ -155,56 +151,24 @@ def run(
     Raises:
       InputError: All trials diverged, or the metric is missing.
     """
-    results = {}
+    found = {t: read_result(folder_of(output_dir, t), t) for t in trials}
+    results: list[Result] = []
     for trial in trials:
-        result = read_result(folder_of(output_dir, trial), trial)
-        if result is not None:
-            results[trial] = result
-            if writes and not result.kept:
-                # An earlier run may have been killed before it did this.
-                discard(folder_of(output_dir, trial))
-
-    def update() -> Result:
-        """Discards weights and writes the summary; returns the best result."""
-        missing = {trial.setting for trial in trials if trial not in results}
-        finished = [results[trial] for trial in trials if trial in results]
-        candidates = _candidates(finished, missing, metric)
-        for result in finished:
-            if not result.kept or result.trial in candidates:
-                continue
-            results[result.trial] = dataclasses.replace(result, kept=False)
-            if writes:
-                folder = folder_of(output_dir, result.trial)
-                # In this order, weights that are recorded as kept always exist.
-                write_result(folder, results[result.trial])
-                discard(folder)
+        result = found[trial] or _run(trial, run_one, output_dir, writes)
+        results.append(result)
+        best = best_of(results, metric)
         if writes:
-            write_summary(output_dir, metric, finished)
-        return best_of(finished, metric)
-
-    for trial in trials:
-        if trial not in results:
-            results[trial] = _run(trial, run_one, output_dir, writes)
-            update()
-    best = update()
-    # Ends even if a trial never has the same result twice, since nothing is
-    # discarded here.
-    while not best.kept:
-        logging.info("Training the best trial again: %s", best.trial.name)
-        if writes:
-            # If this run is killed, the old result must not count.
-            files.remove(
-                os.path.join(folder_of(output_dir, best.trial), RESULT)
-            )
-        results[best.trial] = _run(best.trial, run_one, output_dir, writes)
-        best = best_of([results[trial] for trial in trials], metric)
-    best = update()
+            write_summary(output_dir, metric, results)
     if best.failure is not None:
         raise InputError(
             f"All {len(trials)} training runs diverged. The last error: "
-            f"{results[trials[-1]].failure}"
+            f"{results[-1].failure}"
         )
-    _log([results[trial] for trial in trials])
+    if writes:
+        for trial in trials:
+            if trial != best.trial:
+                discard(folder_of(output_dir, trial))
+    _log(results)
     logging.info("The best trial by %s: %s", metric, best.trial.name)
     return best
 
@@ -224,27 +188,6 @@ def _run(
     if writes:
         write_result(folder, result)
     return result
-
-
-def _candidates(
-    results: Iterable[Result], unfinished: set[tuple], metric: Metric
-) -> set[Trial]:
-    """Returns the trials that may be the best when all are finished.
-
-    Args:
-      results: The results so far.
-      unfinished: The settings with trials that are not finished.
-      metric: The metric that decides.
-    """
-    candidates, finished = set(), []
-    for setting, group in _by_setting(results).items():
-        if setting in unfinished:
-            candidates.add(best_of(group, metric).trial)
-        else:
-            finished += group
-    if finished:
-        candidates.add(best_of(finished, metric).trial)
-    return candidates
 
 
 def best_of(results: Iterable[Result], metric: Metric) -> Result:
@@ -340,7 +283,7 @@ def read_result(folder: str, trial: Trial) -> Result | None:
         if values["trial"] != dataclasses.asdict(trial):
             return None
         metrics = null_to_nan(values["metrics"])
-        return Result(trial, metrics, values["failure"], values["kept"])
+        return Result(trial, metrics, values["failure"])
     except (InputError, KeyError, TypeError, AttributeError) as error:
         logging.warning("%s is damaged; running the trial: %s", path, error)
         return None

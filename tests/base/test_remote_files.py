@@ -178,8 +178,9 @@ def test_classification_works_on_remote_files(copy):
     assert_exported(f"{folder}/export")
     names = contents(folder)
     assert "trials.tsv" in names
-    old = ("overwritten", "best/", "predictions.tsv")
+    old = ("best/", "predictions.tsv")
     assert not [name for name in names if name.startswith(old)]
+    assert "predictions.tsv" in contents(f"{folder}.replaced-1")
 
 
 def test_question_answering_works_on_remote_files(copy):

@@ -185,80 +185,50 @@ def test_another_seed_is_another_training(tmp_path, caplog):
 # Replacing a run.
 
 RUN = [
-    *("checkpoint", "model.ckpt-7.index", "model.ckpt-7.data-00000-of-00001"),
-    *("eval_results.txt", "eval_results.json", "evaluations.jsonl"),
-    *("train.tf_record", "manifest.train.tf_record.json"),
-    *("eval_mismatched.tf_record", "predictions_mismatched.tsv"),
-    *("test_results.tsv", "nbest_predictions.json", "null_odds.json"),
-    *("dev_predictions.txt", "events.out.tfevents.123.host", RELEASED),
-    *("trials/batch16/model.ckpt-1.index", "best/best.json"),
-    "glue_submission/CoLA.tsv",
+    *("checkpoint", "model.ckpt-7.index", "eval_results.txt", RELEASED),
+    *("train.tf_record", "trials/batch16/model.ckpt-1.index", "notes.txt"),
 ]
-OTHER_FILES = [
-    *("notes.txt", "train.tsv", "my_release/x"),
-    # The checkpoint of another training.
-    *("bert_model.ckpt.index", "bert_config.json", "vocab.txt"),
-    # A server may have it open.
-    *("export/1763776800/saved_model.pb", "export/1763776800/assets/vocab.txt"),
-]
+# A server may have it open.
+EXPORT = "export/1763776800/saved_model.pb"
 
 
-def test_the_old_run_stays_until_the_new_one_is_finished(tmp_path):
-    begin(tmp_path)
-    users = ["release/v1.zip", "eval/notes.txt"]
-    fill(tmp_path, *RUN, *OTHER_FILES, *users)
-    left = {*OTHER_FILES, "fine_tuning.json"}
-    aside = [*RUN, *users, "fine_tuning.json"]
-    for _ in range(2):
-        begin(tmp_path, COLA, overwrite_output_dir=True)
-        assert names_in(tmp_path) == left | {f"overwritten/{n}" for n in aside}
-        # A new run that is not finished does not count.
-        fill(tmp_path, "model.ckpt-2.index")
-    (tmp_path / "model.ckpt-2.index").unlink()
-    # Files of the user are never removed.
-    output_folder.remove_replaced_run(str(tmp_path))
-    assert names_in(tmp_path) == left | {f"overwritten/{n}" for n in users}
-    for name in users:
-        (tmp_path / "overwritten" / name).unlink()
-    for _ in range(2):
-        output_folder.remove_replaced_run(str(tmp_path))
-        assert not (tmp_path / "overwritten").exists()
+def test_a_replaced_run_is_moved_away_whole(tmp_path):
+    folder = tmp_path / "out"
+    begin(folder)
+    fill(folder, *RUN, EXPORT)
+    for number in (1, 2):
+        aside = tmp_path / f"out.replaced-{number}"
+        moved = names_in(folder) - {EXPORT}
+        with claimed(folder, COLA, overwrite_output_dir=True):
+            refused("is writing to", folder)
+        assert names_in(aside) == moved
+        assert names_in(folder) == {"fine_tuning.json", EXPORT}
+    train(folder)
+    assert output_folder.recorded_facts(str(folder))["task"] == "cola"
+    assert {*RUN} <= names_in(tmp_path / "out.replaced-1")
 
 
-@pytest.mark.parametrize("moved", [0, 1, 5, len(RUN), "all"])
-def test_a_replacement_that_is_killed_continues(tmp_path, monkeypatch, moved):
-    """While the old run is moved, or before the new run is recorded."""
+def test_a_killed_replacement_continues(tmp_path, monkeypatch):
+    folder, rename = tmp_path / "out", files.rename
+    begin(folder)
+    fill(folder, *RUN)
+    moved = []
 
-    class Killed(BaseException):
-        """Stands for SIGKILL."""
-
-    begin(tmp_path)
-    fill(tmp_path, *RUN, *OTHER_FILES)
-    # An earlier run was killed while it removed the run that it replaced.
-    fill(tmp_path, f"overwritten/{RELEASED}")
-    rename, write = files.rename, files.write_text
-    moves = []
-
-    def rename_some(source, target):
-        if len(moves) == moved:
-            raise Killed
-        moves.append(target)
+    def rename_two(source, target):
+        if len(moved) == 2:
+            raise KeyboardInterrupt
+        moved.append(target)
         rename(source, target)
 
-    def write_nothing(path, text):
-        raise Killed
-
-    monkeypatch.setattr(files, "rename", rename_some)
-    monkeypatch.setattr(files, "write_text", write_nothing)
-    with pytest.raises(Killed):
-        begin(tmp_path, COLA, overwrite_output_dir=True)
+    monkeypatch.setattr(files, "rename", rename_two)
+    with pytest.raises(KeyboardInterrupt):
+        begin(folder, COLA, overwrite_output_dir=True)
     monkeypatch.setattr(files, "rename", rename)
-    monkeypatch.setattr(files, "write_text", write)
-    begin(tmp_path, COLA, overwrite_output_dir=True)
-    aside = {f"overwritten/{name}" for name in (*RUN, "fine_tuning.json")}
-    assert names_in(tmp_path) == {*OTHER_FILES, "fine_tuning.json"} | aside
-    train(tmp_path)
-    assert output_folder.recorded_facts(str(tmp_path))["task"] == "cola"
+    begin(folder, COLA, overwrite_output_dir=True)
+    assert names_in(folder) == {"fine_tuning.json"}
+    aside = [names_in(tmp_path / f"out.replaced-{n}") for n in (1, 2)]
+    assert set.union(*aside) == {*RUN, "fine_tuning.json"}
+    assert "fine_tuning.json" in aside[1]
 
 
 def test_only_the_folder_of_a_run_is_overwritten(tmp_path):
@@ -286,9 +256,8 @@ def test_inputs_of_the_run_are_not_removed(tmp_path, needed):
         flags = {name: value}
         flags["overwrite_output_dir"] = True
         refused("which this run reads", folder, **flags)
-    # Inputs beside the run do not matter.
-    inputs = [str(folder / "../x"), str(folder / "data.tsv")]
-    begin(folder, inputs=inputs, overwrite_output_dir=True)
+    # Inputs beside the folder do not matter.
+    begin(folder, inputs=[f"{folder}.tsv"], overwrite_output_dir=True)
 
 
 def test_inputs_are_not_overwritten(tmp_path):

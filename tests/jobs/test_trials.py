@@ -102,7 +102,7 @@ def test_a_result_is_read_as_it_was_written(tmp_path, caplog):
     folder = str(tmp_path)
     [good, failed] = results(1e-5, np.float32(0.5), None)
     assert read_result(folder, good.trial) is None
-    for result in (failed, dataclasses.replace(good, kept=False), good):
+    for result in (failed, good):
         write_result(folder, result)
         assert read_result(folder, result.trial) == result
     other = dataclasses.replace(good.trial, num_train_epochs=4)
@@ -229,7 +229,7 @@ def test_a_killed_run_continues(tmp_path):
         task.run()
     summary = json.loads((tmp_path / "trials.json").read_text())
     assert summary["best"] == trials[1].name
-    assert task.kept == [1]
+    assert task.kept == [0, 1]
     task.values[trials[2]] = 0.4
     task.ran.clear()
     assert (task.run(), task.run(), task.ran) == (1, 1, [2])
@@ -241,7 +241,6 @@ def test_a_killed_run_continues(tmp_path):
 
 
 def test_weights_are_discarded_even_after_a_kill(tmp_path):
-    """The first run is killed between the record and the removal."""
     task = Task(tmp_path, seeds(2), [0.3, 0.5])
 
     def dying(folder):
@@ -252,6 +251,9 @@ def test_weights_are_discarded_even_after_a_kill(tmp_path):
     assert task.kept == [0, 1]
     task.run()
     assert (task.kept, task.ran) == ([1], [0, 1])
+    # Another metric decides by the recorded results.
+    assert task.run(metric="loss") == 0
+    assert task.ran == [0, 1]
 
 
 def test_errors_end_the_run(tmp_path):
@@ -265,28 +267,3 @@ def test_errors_end_the_run(tmp_path):
         with pytest.raises(InputError, match=message):
             task.run(metric=metric)
         assert task.ran == ran
-
-
-def test_candidates_are_kept_until_a_setting_is_complete(tmp_path):
-    """The second setting begins better and ends worse."""
-    trials = plan(BASE, 3, "paper")[:6]
-    task = Task(tmp_path, trials, [0.5, 0.6, 0.5, 0.9, 0.1, Killed()])
-    with pytest.raises(Killed):
-        task.run()
-    assert task.kept == [1, 3]
-    task.values[trials[5]] = 0.2
-    assert (task.run(), task.kept) == (1, [1])
-    assert task.ran == [0, 1, 2, 3, 4, 5, 5]
-
-
-def test_another_metric_trains_the_best_again(tmp_path):
-    """Its weights are gone. This ends even if a second run differs."""
-    task = Task(tmp_path / "same", seeds(3), [0.3, 0.5, 0.4])
-    task.run()
-    assert (task.run(metric="loss"), task.kept) == (0, [0])
-    assert task.ran == [0, 1, 2, 0]
-    task = Task(tmp_path / "other", seeds(3), [0.3, 0.5, 0.4])
-    task.run()
-    task.values = dict.fromkeys(task.trials, 1.0)
-    assert (task.run(metric="loss"), task.kept) == (0, [0])
-    assert task.ran == [0, 1, 2, 0, 2, 1]
