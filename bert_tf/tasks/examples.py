@@ -35,6 +35,9 @@ Label = str | float | tuple[str, ...] | None
 _WHOLE_FLOAT = re.compile(r"(-?(?:0|[1-9]\d*))\.0+")
 _TRUTHS = {"0": False, "1": True, "false": False, "true": True}
 
+# The separator of the texts of a pair.
+SEPARATOR = " ||| "
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Example:
@@ -419,3 +422,17 @@ def in_order(names: Iterable[str]) -> tuple[str, ...]:
     if not all(map(_is_number, texts)):
         return tuple(texts)
     return tuple(sorted(texts, key=float))
+
+
+def split_pair(line: str) -> tuple[str, str | None]:
+    """Returns the text of a line and None, or the two texts of a pair.
+
+    The last separator splits the line: "a ||| b" is a pair. White space at
+    both ends is stripped first, so " ||| b" is one text. Source:
+    `read_examples` of `extract_features.py`.
+    """
+    first, separator, last = line.strip().rpartition(SEPARATOR)
+    return (first, last) if separator else (last, None)
+
+
+# --------------------------------------------------------------------- vectors

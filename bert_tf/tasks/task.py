@@ -10,7 +10,7 @@ import numpy as np
 from keras import ops
 
 from bert_tf.config import BertConfig
-from bert_tf.data.schema import Schema
+from bert_tf.data.schema import INPUTS, Schema
 from bert_tf.errors import InputError
 from bert_tf.modeling.variables import checkpoint_variables
 from bert_tf.tasks.encoding import RowEncoding
@@ -424,3 +424,30 @@ def divergence(teacher: Any, student: Any, temperature: float) -> Any:
     ours = ops.log_softmax(student / temperature)
     terms = ops.exp(theirs) * (theirs - ours)
     return temperature**2 * ops.sum(terms, axis=-1)
+
+
+def are_class_weights(weights: np.ndarray) -> bool:
+    """Returns whether floats are finite, not negative and not all 0."""
+    return bool(
+        np.isfinite(weights).all() and (weights >= 0).all() and weights.any()
+    )
+
+
+def balanced_class_weights(
+    label_ids: np.ndarray, num_labels: int
+) -> np.ndarray:
+    """Returns weights with which every class counts equally.
+
+    Source: "balanced" of scikit-learn, n / (C * count). A class without
+    examples is not counted in C, and its weight is 0. The mean of the weights,
+    float64 [num_labels], over the examples, integers [n], is 1.
+    """
+    counts = np.bincount(label_ids, minlength=num_labels)
+    total = len(label_ids) / max(1, np.count_nonzero(counts))
+    return np.where(counts > 0, total / np.maximum(counts, 1), 0.0)
+
+
+def flatten(inputs: Mapping) -> dict:
+    """Returns the `INPUTS` of all texts, [..., S], as [B, S]."""
+    length = ops.shape(inputs["input_ids"])[-1]
+    return {name: ops.reshape(inputs[name], (-1, length)) for name in INPUTS}

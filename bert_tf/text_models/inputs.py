@@ -11,8 +11,8 @@ import numpy as np
 
 from bert_tf.config import positive_integer
 from bert_tf.errors import InputError, did_you_mean, listed, wrong_value
-from bert_tf.kinds.classification.task import are_class_weights
 from bert_tf.tasks.examples import have_values, spelled_label
+from bert_tf.tasks.task import are_class_weights
 
 # How far the sum of label probabilities may be from 1.
 _MOST_ROUNDING = 1e-3

@@ -15,10 +15,9 @@ from bert_tf.checkpoints.pretrained import require_options, warn_if_random
 from bert_tf.config import positive_integer, require_positive
 from bert_tf.data.batching import Features
 from bert_tf.errors import InputError, wrong_value
-from bert_tf.kinds.classification.task import balanced_class_weights
 from bert_tf.modeling.feature_model import renew_optimizer
 from bert_tf.modeling.optimization import AdamWeightDecay, WarmupLinearDecay
-from bert_tf.tasks.task import FineTuningTask
+from bert_tf.tasks.task import FineTuningTask, balanced_class_weights
 from bert_tf.text_models.batches import (
     Arguments,
     Batches,

@@ -8,15 +8,17 @@ from bert_tf.errors import InputError
 from bert_tf.kinds.classification.task import (
     ClassificationTask,
     MultipleChoiceTask,
+)
+from bert_tf.tasks.encoding import Encoding
+from bert_tf.tasks.examples import PROBLEMS, Example
+from bert_tf.tasks.predictions import (
     answers,
-    balanced_class_weights,
     probabilities,
     write_predictions,
     write_submission,
     write_test_results,
 )
-from bert_tf.tasks.encoding import Encoding
-from bert_tf.tasks.examples import PROBLEMS, Example
+from bert_tf.tasks.task import balanced_class_weights
 from tests.tasks import small_training
 from tests.tasks.small_training import CONFIG, S, as_arrays
 

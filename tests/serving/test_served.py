@@ -11,9 +11,7 @@ import tensorflow_text  # noqa: F401 (for the op of the tokenizer)
 
 from bert_tf.data.schema import INPUTS
 from bert_tf.errors import InputError
-from bert_tf.kinds.classification import task as classification
 from bert_tf.kinds.classification.graph import ServedMultipleChoice
-from bert_tf.kinds.classification.task import THRESHOLD
 from bert_tf.kinds.vectors.features import choose_layers, vectors
 from bert_tf.kinds.vectors.graph import ServedEncoder
 from bert_tf.modeling.encoder import BertModel
@@ -25,9 +23,11 @@ from bert_tf.modeling.heads import (
 from bert_tf.serving.masked_words import ServedMaskedLM
 from bert_tf.serving.served import MAX_TEXT_BYTES, Names
 from bert_tf.serving.windows import BATCH_SIZE, in_batches
+from bert_tf.tasks import predictions
 from bert_tf.tasks.encoding import Encoding, TextEncoding
 from bert_tf.tasks.examples import Example
 from bert_tf.tasks.masked_words import fill_mask
+from bert_tf.tasks.predictions import THRESHOLD
 from tests.serving import small_exports
 from tests.serving.small_served import (
     CONFIG,
@@ -128,7 +128,7 @@ def test_classes_are_those_of_the_script(problem, is_pair):
     texts = dict(zip(served.inputs, zip(*rows, strict=True), strict=True))
     features = features_of(examples, problem, labels)
     logits = model(features)["logits"]
-    expected = np.array(classification.probabilities(problem, logits))
+    expected = np.array(predictions.probabilities(problem, logits))
     name = "score" if problem == "regression" else "probabilities"
     answers = check(served, texts, features, {name: expected})
     if problem == "regression":
@@ -138,7 +138,7 @@ def test_classes_are_those_of_the_script(problem, is_pair):
     assert (answers["labels"] == names).all()
     if problem == "multi_label":
         is_clear = np.abs(expected - THRESHOLD) > 1e-3
-        decided = classification.decide(problem, expected)
+        decided = predictions.decide(problem, expected)
         present = answers["is_present"]
         np.testing.assert_array_equal(present[is_clear], decided[is_clear])
         assert {*present[is_clear].tolist()} == {False, True}
@@ -198,7 +198,7 @@ def test_choices_are_those_of_the_script():
         examples, "multiple_choice", tuple("012"), NUM_CHOICES
     )
     logits = model(features)["logits"]
-    expected = classification.probabilities("multiple_choice", logits)
+    expected = predictions.probabilities("multiple_choice", logits)
     texts = {"context": NASTY, "choices": choices}
     expected = {"probabilities": np.array(expected)}
     answers = check(served, texts, features, expected)

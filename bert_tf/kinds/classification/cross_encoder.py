@@ -13,10 +13,10 @@ from bert_tf.data.batching import Features
 from bert_tf.errors import InputError, require_names, wrong_value
 from bert_tf.kinds.classification.ranking import RankingTask, scores_of
 from bert_tf.kinds.classification.task import IDENTITY
-from bert_tf.kinds.vectors.task import flatten
 from bert_tf.modeling.heads import BertClassifier
 from bert_tf.tasks.encoding import Encoding
 from bert_tf.tasks.examples import Example
+from bert_tf.tasks.task import flatten
 from bert_tf.text_models.inputs import (
     best_texts,
     is_missing,

@@ -26,7 +26,6 @@ from bert_tf.kinds.classification.options import ClassifierConfig
 from bert_tf.kinds.classification.task import (
     ClassificationTask,
     MultipleChoiceTask,
-    balanced_class_weights,
 )
 from bert_tf.serving.served import Served, require_lines
 from bert_tf.tasks import datasets
@@ -34,6 +33,7 @@ from bert_tf.tasks.datasets import DataSet, Source, SplitFile
 from bert_tf.tasks.distillation import IS_LABELED
 from bert_tf.tasks.encoding import Encoding
 from bert_tf.tasks.examples import Example, read_examples
+from bert_tf.tasks.task import balanced_class_weights
 
 
 def run(

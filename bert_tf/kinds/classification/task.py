@@ -2,8 +2,7 @@
 
 import itertools
 import os
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import keras
@@ -11,190 +10,27 @@ import numpy as np
 from absl import logging
 from keras import ops
 
-from bert_tf.base import files
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError, listed, wrong_value
 from bert_tf.modeling.heads import BertClassifier, BertMultipleChoice
 from bert_tf.tasks import metrics as scores
 from bert_tf.tasks.encoding import Encoding
 from bert_tf.tasks.examples import Example
+from bert_tf.tasks.predictions import (
+    answers,
+    decide,
+    decode,
+    probabilities,
+    write_predictions,
+    write_submission,
+    write_test_results,
+)
 from bert_tf.tasks.task import (
     FineTuningTask,
+    are_class_weights,
     divergence,
-    most_probable,
     weights_of,
 )
-
-# Multi-label problems predict all labels with a probability above this.
-THRESHOLD = 0.5
-
-# The range that the GLUE leaderboard accepts for the numbers of STS-B.
-SCORE_RANGE = (0.0, 5.0)
-
-# The tab, and all line ends of str.splitlines.
-_BREAK = re.compile("\r\n|[\t\n\x0b\x0c\r\x1c-\x1e\x85\u2028\u2029]")
-# Half of a surrogate pair, which JSON can contain but UTF-8 cannot encode.
-_SURROGATE = re.compile("[\ud800-\udfff]")
-
-
-def decode(problem: str, logits: Any) -> dict[str, Any]:
-    """Returns the answers, from the logits of texts, float32 [n, C].
-
-    Args:
-      problem: One of `examples.PROBLEMS`.
-      logits: An array or a tensor.
-
-    Returns:
-      For regression the predicted `score`, float32 [n]. Otherwise the
-      `probabilities` of all labels, float32 [n, C]; for multi-label problems
-      with `is_present`, bools [n, C], else with the `predicted_id` of the most
-      probable one, int32 [n], and its `probability`, float32 [n].
-    """
-    values = _values(problem, logits)
-    if problem == "regression":
-        return {"score": values}
-    if problem == "multi_label":
-        return {"probabilities": values, "is_present": values > THRESHOLD}
-    predicted_id, probability = most_probable(values)
-    return {
-        "predicted_id": predicted_id,
-        "probability": probability,
-        "probabilities": values,
-    }
-
-
-def _values(problem: str, logits: Any) -> Any:
-    """Returns `decode`'s probabilities, [n, C], or scores, [n]."""
-    if problem == "regression":
-        return logits[:, 0]
-    return (ops.sigmoid if problem == "multi_label" else ops.softmax)(logits)
-
-
-def probabilities(problem: str, logits: np.ndarray) -> np.ndarray:
-    """Returns `decode`'s probabilities, [n, C], or scores, [n], float32."""
-    values = _values(problem, np.asarray(logits, np.float32))
-    return ops.convert_to_numpy(values)
-
-
-def decide(problem: str, values: np.ndarray) -> np.ndarray:
-    """Returns the predictions for given `probabilities`.
-
-    They are the id of the class, int64 [n]; for multi-label problems 1 for each
-    predicted label, int64 [n, C]; for regression `values`.
-    """
-    if problem == "regression":
-        return values
-    if problem == "multi_label":
-        return (values > THRESHOLD).astype(np.int64)
-    return values.argmax(axis=-1)
-
-
-def answers(
-    problem: str, labels: Sequence[str], values: np.ndarray
-) -> list[str] | list[float] | list[tuple[str, ...]]:
-    """Returns the predictions as `Example.label` spells them."""
-    decided = decide(problem, values)
-    if problem == "regression":
-        return decided.tolist()
-    if problem == "multi_label":
-        return [
-            tuple(
-                name for name, chosen in zip(labels, row, strict=True) if chosen
-            )
-            for row in decided
-        ]
-    return [labels[number] for number in decided]
-
-
-def write_test_results(path: str, values: np.ndarray) -> None:
-    """Writes `test_results.tsv` like the original.
-
-    Each line has the `probabilities` of an example, without header and id.
-    """
-    _write(path, (map(str, row) for row in _as_table(values)))
-
-
-def write_predictions(
-    path: str,
-    examples: Sequence[Example],
-    problem: str,
-    labels: Sequence[str],
-    values: np.ndarray,
-) -> None:
-    """Writes `predictions.tsv` with texts and labels.
-
-    The columns are `id`; `text`, or `text_a` and `text_b`, or `context` and
-    the chosen `choice`; `prediction`; `label`, if the examples have labels;
-    and `probability_` of each label, except for regression. Several labels of
-    one example are joined by commas. `values` are the `probabilities`.
-    """
-    answered = answers(problem, labels, values)
-    columns = {
-        "id": [example.id for example in examples],
-        **_texts(examples, values),
-        "prediction": [_cell(answer) for answer in answered],
-    }
-    if any(example.label is not None for example in examples):
-        columns["label"] = [_cell(example.label) for example in examples]
-    if problem != "regression":
-        for name, column in zip(labels, _as_table(values).T, strict=True):
-            columns[f"probability_{name}"] = map(str, column)
-    _write(path, [columns, *zip(*columns.values(), strict=True)])
-
-
-def _texts(
-    examples: Sequence[Example], values: np.ndarray
-) -> dict[str, list[str]]:
-    first = [example.text_a for example in examples]
-    if any(example.choices for example in examples):
-        best = decide("multiple_choice", values)
-        chosen = [e.choices[n] for e, n in zip(examples, best, strict=True)]
-        return {"context": first, "choice": chosen}
-    if any(example.text_b is not None for example in examples):
-        second = [example.text_b or "" for example in examples]
-        return {"text_a": first, "text_b": second}
-    return {"text": first}
-
-
-def _cell(label: str | float | tuple[str, ...] | None) -> str:
-    """Returns a label as text; a number with the digits of a float32."""
-    if label is None:
-        return ""
-    if isinstance(label, tuple):
-        return ",".join(label)
-    return label if isinstance(label, str) else str(np.float32(label))
-
-
-def write_submission(
-    path: str,
-    ids: Sequence[str],
-    predictions: Sequence[str] | Sequence[float],
-) -> None:
-    """Writes one file of a submission to the GLUE leaderboard."""
-    low, high = SCORE_RANGE
-    cells = (
-        x if isinstance(x, str) else f"{min(max(low, x), high):.3f}"
-        for x in predictions
-    )
-    rows = zip(ids, cells, strict=True)
-    files.makedirs(os.path.dirname(path) or ".")
-    _write(path, [("index", "prediction"), *rows])
-    logging.info("Wrote %s: %d predictions", path, len(ids))
-
-
-def _as_table(values: np.ndarray) -> np.ndarray:
-    """Returns values [n, C] or [n] as float32 [n, C] or [n, 1]."""
-    return np.asarray(values, np.float32).reshape(len(values), -1)
-
-
-def _write(path: str, rows: Iterable[Iterable[str]]) -> None:
-    with files.atomic_writer(path) as file:
-        for row in rows:
-            cells = (_SURROGATE.sub("\ufffd", _BREAK.sub(" ", x)) for x in row)
-            file.write(("\t".join(cells) + "\n").encode())
-
-
-# Losses and scores.
 
 
 class Objective(NamedTuple):
@@ -526,13 +362,6 @@ def _yes_or_no(logits: Any) -> Any:
     return ops.stack([logits, ops.zeros_like(logits)], axis=-1)
 
 
-def are_class_weights(weights: np.ndarray) -> bool:
-    """Returns whether floats are finite, not negative and not all 0."""
-    return bool(
-        np.isfinite(weights).all() and (weights >= 0).all() and weights.any()
-    )
-
-
 def mean_of_batch_means(values: np.ndarray, batch_size: int) -> float:
     """Returns the mean of the means of batches of values [n].
 
@@ -541,20 +370,6 @@ def mean_of_batch_means(values: np.ndarray, batch_size: int) -> float:
     starts = np.arange(0, len(values), batch_size)
     counts = np.diff([*starts, len(values)])
     return float(np.mean(np.add.reduceat(values, starts) / counts))
-
-
-def balanced_class_weights(
-    label_ids: np.ndarray, num_labels: int
-) -> np.ndarray:
-    """Returns weights with which every class counts equally.
-
-    Source: "balanced" of scikit-learn, n / (C * count). A class without
-    examples is not counted in C, and its weight is 0. The mean of the weights,
-    float64 [num_labels], over the examples, integers [n], is 1.
-    """
-    counts = np.bincount(label_ids, minlength=num_labels)
-    total = len(label_ids) / max(1, np.count_nonzero(counts))
-    return np.where(counts > 0, total / np.maximum(counts, 1), 0.0)
 
 
 class MultipleChoiceTask(ClassificationTask):

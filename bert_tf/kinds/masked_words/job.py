@@ -13,12 +13,12 @@ from bert_tf.checkpoints.weights import restore
 from bert_tf.errors import InputError
 from bert_tf.jobs.start import find_start
 from bert_tf.kinds.masked_words.options import FillMaskConfig
-from bert_tf.kinds.vectors.features import SEPARATOR, split_pair
 from bert_tf.modeling.heads import BertPretrainer
 from bert_tf.modeling.variables import checkpoint_variables
 from bert_tf.serving.export import export, require_export_dir
 from bert_tf.serving.masked_words import ServedMaskedLM
 from bert_tf.tasks.encoding import TextEncoding
+from bert_tf.tasks.examples import SEPARATOR, split_pair
 from bert_tf.tasks.masked_words import (
     MASK,
     OUTPUT_BIAS,

@@ -27,11 +27,9 @@ from bert_tf.errors import listed, wrong_value
 from bert_tf.modeling.encoder import BertModel
 from bert_tf.modeling.variables import checkpoint_variables
 from bert_tf.tasks.encoding import Encoding, TextEncoding
-from bert_tf.tasks.examples import Example
+from bert_tf.tasks.examples import Example, split_pair
 from bert_tf.tasks.task import Rows, as_numpy
 
-# The separator of the texts of a pair.
-SEPARATOR = " ||| "
 # The value of --layers for the output of each block.
 ALL = "all"
 
@@ -71,20 +69,6 @@ def read_texts(path: str) -> Iterator[Example]:
         yield Example(
             str(number - 1), *split_pair(line), where=f"{path}:{number}"
         )
-
-
-def split_pair(line: str) -> tuple[str, str | None]:
-    """Returns the text of a line and None, or the two texts of a pair.
-
-    The last separator splits the line: "a ||| b" is a pair. White space at
-    both ends is stripped first, so " ||| b" is one text. Source:
-    `read_examples` of `extract_features.py`.
-    """
-    first, separator, last = line.strip().rpartition(SEPARATOR)
-    return (first, last) if separator else (last, None)
-
-
-# --------------------------------------------------------------------- vectors
 
 
 class Choice(NamedTuple):

@@ -16,10 +16,6 @@ from bert_tf.jobs import settings
 from bert_tf.jobs.fine_tuning import Split, Steps, fine_tune
 from bert_tf.jobs.start import Start, resolve
 from bert_tf.jobs.trainings import TrainingResult
-from bert_tf.kinds.classification.task import (
-    write_predictions,
-    write_test_results,
-)
 from bert_tf.kinds.vectors.options import LARGEST, EmbeddingsConfig
 from bert_tf.kinds.vectors.task import (
     DEFAULTS,
@@ -31,6 +27,7 @@ from bert_tf.kinds.vectors.task import (
 from bert_tf.serving.served import ServedTask
 from bert_tf.tasks.datasets import SplitFile
 from bert_tf.tasks.encoding import Encoding
+from bert_tf.tasks.predictions import write_predictions, write_test_results
 from bert_tf.training.estimator import batch_per_replica
 from bert_tf.training.settings import TrainingConfig
 

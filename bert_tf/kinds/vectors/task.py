@@ -18,13 +18,12 @@ from keras import ops
 
 from bert_tf.config import TOKEN_POOLINGS, BertConfig
 from bert_tf.data.batching import Features
-from bert_tf.data.schema import INPUTS
 from bert_tf.errors import InputError
 from bert_tf.kinds.vectors import features as text_features
 from bert_tf.modeling.encoder import BertModel
 from bert_tf.tasks import metrics
 from bert_tf.tasks.encoding import Encoding
-from bert_tf.tasks.task import FineTuningTask, Rows
+from bert_tf.tasks.task import FineTuningTask, Rows, flatten
 
 # The first is the pooler's output; the others are of the last layer.
 POOLINGS = ("pooled", *TOKEN_POOLINGS)
@@ -85,12 +84,6 @@ def _matches(text_ids: np.ndarray) -> dict[int, set[int]]:
     for first, second in text_ids.tolist():
         matches.setdefault(first, {first}).add(second)
     return matches
-
-
-def flatten(inputs: Mapping) -> dict:
-    """Returns the `INPUTS` of all texts, [..., S], as [B, S]."""
-    length = ops.shape(inputs["input_ids"])[-1]
-    return {name: ops.reshape(inputs[name], (-1, length)) for name in INPUTS}
 
 
 def pool(outputs: Mapping, input_mask: Any, pooling: str):

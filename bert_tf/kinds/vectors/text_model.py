@@ -27,7 +27,6 @@ from bert_tf.kinds.vectors.task import (
     POOLINGS,
     EmbeddingTask,
     cosines,
-    flatten,
     number_texts,
     numbers_of,
     pool,
@@ -39,6 +38,7 @@ from bert_tf.modeling.encoder import BertModel
 from bert_tf.tasks import metrics
 from bert_tf.tasks.encoding import Encoding
 from bert_tf.tasks.examples import Example
+from bert_tf.tasks.task import flatten
 from bert_tf.text_models.batches import Batches, num_replicas
 from bert_tf.text_models.inputs import (
     Part,
