@@ -11,7 +11,7 @@ per-device batch size as on one device. It takes twenty minutes on two cores.
 """
 
 # Before anything that imports TensorFlow.
-from bert_tf.base import start_tensorflow
+from bert_tf import start_tensorflow
 
 start_tensorflow.quietly()
 

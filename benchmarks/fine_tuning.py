@@ -20,7 +20,7 @@ Rerun a stopped command to resume. The page is written from several files:
 """
 
 # Before anything that imports TensorFlow.
-from bert_tf.base import start_tensorflow
+from bert_tf import start_tensorflow
 
 start_tensorflow.quietly()
 

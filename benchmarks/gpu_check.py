@@ -136,7 +136,7 @@ def checks(
 
 def compare(run: pathlib.Path, other: pathlib.Path, bound: float) -> str:
     """Returns how far the weights of two runs are apart."""
-    from bert_tf.base import start_tensorflow
+    from bert_tf import start_tensorflow
 
     start_tensorflow.quietly()
     from bert_tf.checkpoints.tf1 import Reader

@@ -7,7 +7,7 @@ batches of 32 from them, in this process.
 """
 
 # Before anything that imports TensorFlow.
-from bert_tf.base import start_tensorflow
+from bert_tf import start_tensorflow
 
 start_tensorflow.quietly()
 

@@ -215,7 +215,7 @@ def main() -> None:
     parser.add_argument("flags", nargs=argparse.REMAINDER, help="Its flags.")
     given = parser.parse_args()
 
-    from bert_tf.base import start_tensorflow
+    from bert_tf import start_tensorflow
 
     start_tensorflow.quietly()
     import tensorflow as tf

@@ -11,7 +11,7 @@ cores.
 """
 
 # Before anything that imports TensorFlow.
-from bert_tf.base import start_tensorflow
+from bert_tf import start_tensorflow
 
 start_tensorflow.quietly()
 

@@ -15,7 +15,7 @@ float32 only.
 """
 
 # Before anything that imports TensorFlow.
-from bert_tf.base import start_tensorflow
+from bert_tf import start_tensorflow
 
 start_tensorflow.quietly()
 

@@ -9,7 +9,7 @@ as many threads. Clients and server share the cores.
 """
 
 # Before anything that imports TensorFlow.
-from bert_tf.base import start_tensorflow
+from bert_tf import start_tensorflow
 
 start_tensorflow.quietly()
 

@@ -12,7 +12,7 @@ reads text or records never waits for TensorFlow.
 import importlib
 from typing import Any
 
-from bert_tf.base import start_tensorflow
+from bert_tf import start_tensorflow
 
 _PUBLIC = {
     "config": ["BertConfig"],

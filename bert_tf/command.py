@@ -14,8 +14,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from bert_tf import jobs
-from bert_tf.base import start_tensorflow
+from bert_tf import jobs, start_tensorflow
 from bert_tf.jobs import JOBS
 from bert_tf.version import __version__
 

@@ -17,8 +17,8 @@ from types import ModuleType
 import pdoc
 
 import bert_tf
-from bert_tf import jobs
-from bert_tf.base import options, start_tensorflow
+from bert_tf import jobs, start_tensorflow
+from bert_tf.base import options
 
 GOOGLE = pdoc.docstrings.google
 

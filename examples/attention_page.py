@@ -9,7 +9,7 @@ word. The page loads nothing. It can join tokens into words: as in Clark et al.
 word is their mean. A text that is too long for the model is an error.
 """
 
-from bert_tf.base import start_tensorflow
+from bert_tf import start_tensorflow
 
 start_tensorflow.quietly()
 

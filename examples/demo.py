@@ -23,7 +23,7 @@ import time
 from collections.abc import Iterator
 from pydoc_data.topics import topics
 
-from bert_tf.base import start_tensorflow
+from bert_tf import start_tensorflow
 
 start_tensorflow.quietly()
 

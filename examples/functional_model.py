@@ -11,7 +11,7 @@ accuracy on held-out sentences, and 65 to 71 % if the words or the temperatures
 are random.
 """
 
-from bert_tf.base import start_tensorflow
+from bert_tf import start_tensorflow
 
 start_tensorflow.quietly()
 

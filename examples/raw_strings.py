@@ -11,7 +11,7 @@ Takes half a minute on two CPU cores, from random weights. Expect 82 % accuracy
 on held-out sentences (baseline, always "processes": 37 %).
 """
 
-from bert_tf.base import start_tensorflow
+from bert_tf import start_tensorflow
 
 start_tensorflow.quietly()
 

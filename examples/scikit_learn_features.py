@@ -13,7 +13,7 @@ sentences (baseline, always "processes": 37 %). With the weights of
 all-MiniLM-L6-v2, expect 85 %.
 """
 
-from bert_tf.base import start_tensorflow
+from bert_tf import start_tensorflow
 
 start_tensorflow.quietly()
 

@@ -13,7 +13,7 @@ Hugging Face Hub, or any other BERT, such as the release of run_embeddings.py.
 Two cores need about a minute for a book. The picture needs matplotlib.
 """
 
-from bert_tf.base import start_tensorflow
+from bert_tf import start_tensorflow
 
 start_tensorflow.quietly()
 

@@ -6,7 +6,7 @@ Each Python worker loads the model once, for one core, and `predict` batches
 texts by length. A task that runs twice writes its files once.
 """
 
-from bert_tf.base import start_tensorflow
+from bert_tf import start_tensorflow
 
 start_tensorflow.quietly()
 

@@ -34,7 +34,7 @@ IMPORTS_IT_LAZILY = {
     "bert_tf",
     "bert_tf.base.files",
     "bert_tf.errors",
-    "bert_tf.base.start_tensorflow",
+    "bert_tf.start_tensorflow",
     "bert_tf.data.records",
     "bert_tf.checkpoints.released",
     "bert_tf.jobs.output_folder",
@@ -50,6 +50,8 @@ KERAS_ONLY = sorted(
     for path in (ROOT / "bert_tf" / "modeling").glob("*.py")
     if path.stem not in ("kernels", "optimization")
 )
+# It makes the models of Keras files by the public names of their classes.
+USES_PUBLIC_NAMES = "bert_tf.checkpoints.keras_files"
 # Imports inside functions of rooms below: models and tokenizers open
 # checkpoints.
 DOWNWARDS = {("modeling", "checkpoints"), ("tokenization", "checkpoints")}
@@ -132,6 +134,8 @@ def is_forbidden(path: pathlib.Path, name: str, lazily: bool = False) -> bool:
     """Returns whether a module imports a room below its own, or a kind."""
     if name.split(".")[0] not in ("", "bert_tf"):
         return False
+    if (name_of(path), name) == (USES_PUBLIC_NAMES, "bert_tf"):
+        return False
     room, other = part_of(name_of(path)), part_of(name)
     if lazily and (room, other) in DOWNWARDS:
         return False
@@ -203,7 +207,7 @@ def test_the_package_imports_lazily():
         [ROOT / "bert_tf" / "__init__.py"],
         lambda name: (
             belongs_to(name, TENSORFLOW | {"bert_tf"})
-            and part_of(name) not in ("errors", "version")
+            and part_of(name) not in ("errors", "start_tensorflow", "version")
         ),
         imports_when_loaded,
     )
@@ -376,8 +380,8 @@ def is_broad(handler: ast.ExceptHandler) -> bool:
 
 # Their libraries raise plain Exceptions.
 CATCHES_EVERYTHING = {
-    ROOT / "bert_tf" / "interop" / "released.py",
-    ROOT / "bert_tf" / "interop" / "huggingface_tokenizer.py",
+    ROOT / "bert_tf" / "checkpoints" / "released.py",
+    ROOT / "bert_tf" / "checkpoints" / "huggingface_tokenizer.py",
 }
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import keras
 
-from bert_tf.base import start_tensorflow
+from bert_tf import start_tensorflow
 from bert_tf.config import positive_integer
 from bert_tf.errors import wrong_value
 from bert_tf.text_models.batches import StepArguments

@@ -24,7 +24,8 @@ import numpy as np
 import tensorflow as tf
 from absl import logging
 
-from bert_tf.base import signals, start_tensorflow
+from bert_tf import start_tensorflow
+from bert_tf.base import signals
 from bert_tf.checkpoints import tf1 as checkpoints
 from bert_tf.checkpoints.weights import (
     LORA_SCALE,

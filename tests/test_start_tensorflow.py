@@ -29,7 +29,7 @@ def test_release_returns_free_memory_to_the_system():
     done = run(
         """
 import re
-from bert_tf.base import start_tensorflow
+from bert_tf import start_tensorflow
 
 def resident():
     with open("/proc/self/status") as file:
@@ -55,7 +55,7 @@ print(before - resident(), sum(map(sum, blocks)))
 def test_threads_share_the_heap(variables, heaps):
     code = """
 import ctypes, threading
-from bert_tf.base import start_tensorflow
+from bert_tf import start_tensorflow
 
 start_tensorflow.quietly()
 barrier = threading.Barrier(6)
@@ -102,7 +102,7 @@ print("outside" if size_and_flags & 2 else "heap")
 CODE = """
 import sys
 from absl import logging
-from bert_tf.base import start_tensorflow
+from bert_tf import start_tensorflow
 start_tensorflow.quietly()
 import tensorflow as tf
 logging.set_verbosity(logging.INFO)
