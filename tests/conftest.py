@@ -181,3 +181,11 @@ def write(tmp_path):
         return str(path)
 
     return write
+
+
+@pytest.fixture
+def warnings(monkeypatch):
+    """The warnings that a test logs, as text."""
+    lines = []
+    monkeypatch.setattr(logging, "warning", lambda m, *a: lines.append(m % a))
+    return lines

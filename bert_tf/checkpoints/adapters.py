@@ -162,10 +162,10 @@ def save(
     }
     record = {"facts": facts, "other_weights": _other_weights(model, trained)}
     path = files.path_text(path, "The folder")
-    with files.atomic_directory(path, may_replace=_is_folder) as folder:
-        write(os.path.join(folder, WHOLE), tensors, {_KEY: json.dumps(record)})
-        text = json.dumps(options, indent=2, sort_keys=True) + "\n"
-        files.write_text(os.path.join(folder, ADAPTERS), text)
+    files.makedirs(path)
+    write(os.path.join(path, WHOLE), tensors, {_KEY: json.dumps(record)})
+    text = json.dumps(options, indent=2, sort_keys=True) + "\n"
+    files.write_text(os.path.join(path, ADAPTERS), text)
 
 
 def _modules(tensors: Mapping[str, np.ndarray], rank: int) -> dict[str, Any]:
@@ -183,10 +183,6 @@ def _modules(tensors: Mapping[str, np.ndarray], rank: int) -> dict[str, Any]:
         # PEFT expects all weights of a module, here also the word embeddings.
         "modules_to_save": sorted(whole - {"", "cls.predictions"}),
     }
-
-
-def _is_folder(path: str) -> bool:
-    return files.exists(os.path.join(path, ADAPTERS))
 
 
 def load(

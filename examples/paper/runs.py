@@ -12,6 +12,7 @@ import fcntl
 import functools
 import glob
 import hashlib
+import importlib
 import json
 import logging
 import os
@@ -28,7 +29,7 @@ from typing import NamedTuple, TextIO
 from absl import flags
 from absl import logging as absl_logging
 
-from bert_tf import __version__, cli, jobs
+from bert_tf import __version__, cli
 from bert_tf.base import files, options
 from bert_tf.errors import InputError
 
@@ -60,7 +61,7 @@ def read_options(
       flags.Error: A flag is unknown or its value has the wrong type.
       OptionError: A value is out of range or is not one of the choices.
     """
-    job = getattr(jobs, JOBS[script])
+    job = importlib.import_module(JOBS[script])
     config_type = typing.get_type_hints(job.run)["config"]
     values = flags.FlagValues()
     cli.define_flags(config_type, values)

@@ -92,7 +92,7 @@ def test_a_tf1_prefix_may_look_like_a_pickle(folders, tmp_path):
         ("nowhere", "nowhere: there is no such checkpoint; expected a TF1"),
         ("", "No checkpoint found in"),
         ("text.txt", r"text\.txt"),
-        ("text.keras", r"text\.keras: this is not a \.keras file"),
+        ("text.keras", r"text\.keras: File is not a zip file"),
         ("none.safetensors", r"none\.safetensors"),
         ("model", "a pickle"),
         ("model/pytorch_model.bin", "a pickle"),
