@@ -96,9 +96,11 @@ class TeacherTask:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._task, name)
 
-    def build_model(self) -> keras.Model:
+    def build_model(self, is_restored: bool = False) -> keras.Model:
         """See `Task`."""
         model = self._task.make_model()
+        if is_restored:
+            model.start_as_zeros()
         model.build()
         return model
 

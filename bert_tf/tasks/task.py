@@ -50,8 +50,12 @@ class Task(abc.ABC):
     lora_alpha: float | None = None
 
     @abc.abstractmethod
-    def build_model(self) -> keras.Model:
-        """Returns a built model with random weights."""
+    def build_model(self, is_restored: bool = False) -> keras.Model:
+        """Returns a built model with random weights.
+
+        If it `is_restored` next, from a checkpoint, its encoder has zeros:
+        drawing random weights would take longer than reading the others.
+        """
 
     def checkpoint_variables(
         self, model: keras.Model
@@ -210,8 +214,10 @@ class FineTuningTask(Task):
             "problem_type": self.problem_type,
         }
 
-    def build_model(self) -> keras.Model:
+    def build_model(self, is_restored: bool = False) -> keras.Model:
         model = self.make_model(**self._model_options)
+        if is_restored:
+            model.start_as_zeros()
         model.build()
         if self.lora_rank:
             model.enable_lora(self.lora_rank, lora_alpha=self.lora_alpha)

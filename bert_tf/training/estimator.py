@@ -125,9 +125,10 @@ class Estimator:
                 output_dir, config.keep_checkpoint_max
             )
             self._own_checkpoint = self._manager.latest()
+        is_restored = bool(self._own_checkpoint or init_checkpoint)
         keras.utils.set_random_seed(config.random_seed)
         with strategy.scope():
-            self.model = task.build_model()
+            self.model = task.build_model(is_restored)
         self._find_variables()
         self._optimizer: Any = None
         self._loss_scale: keras.Variable | None = None

@@ -56,7 +56,7 @@ class ToyTask(Task):
         self.dropout_rate = dropout_rate
         self.classes = classes
 
-    def build_model(self):
+    def build_model(self, is_restored=False):
         model = ToyModel(self.dropout_rate, self.classes)
         model.build()
         return model

@@ -78,8 +78,10 @@ class PretrainingTask(Task):
             if next_sentence or feature.name != "next_sentence_labels"
         )
 
-    def build_model(self) -> keras.Model:
+    def build_model(self, is_restored: bool = False) -> keras.Model:
         model = BertPretrainer(self.config)
+        if is_restored:
+            model.start_as_zeros()
         model.build()
         return model
 

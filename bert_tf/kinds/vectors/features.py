@@ -201,9 +201,11 @@ class VectorTask:
         self._choices = choices
         self._pooling = pooling
 
-    def build_model(self) -> BertModel:
+    def build_model(self, is_restored: bool = False) -> BertModel:
         """See `Task`."""
         model = BertModel(self.config, output_hidden_states=True)
+        if is_restored:
+            model.start_as_zeros()
         model.build()
         return model
 
