@@ -164,4 +164,4 @@ def test_nothing_is_written_if_the_verification_fails(fail, monkeypatch):
         write(folder, pretrained)
 
     monkeypatch.setattr(google, "write_metadata", write_wrongly)
-    assert "new/bert_model.ckpt" in fail("--verify")
+    assert "bert_model.ckpt" in fail("--verify")

@@ -170,7 +170,7 @@ def test_workers_end_when_the_program_is_stopped(tmp_path, number):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     path = os.pathsep.join(
-        map(str, (ROOT, ROOT / "tests", ROOT / "tests/data"))
+        map(str, (ROOT, ROOT / "tests", ROOT / "tests/base"))
     )
     program = subprocess.Popen(
         [sys.executable, script],
