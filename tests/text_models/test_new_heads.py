@@ -20,7 +20,7 @@ def saved(tmp_path):
     """Writes a model and changes its config.json."""
 
     def make(model, **changes):
-        folder = tmp_path / "saved"
+        folder = tmp_path / f"saved{len([*tmp_path.iterdir()])}"
         model.save_pretrained(folder, tokenizer=TOKENIZER)
         path = folder / "config.json"
         values = {**json.loads(path.read_text()), **changes}
