@@ -55,7 +55,7 @@ class Option:
       per_worker: Whether the workers of a run may have different values, as
         for paths, device names and options that do not affect the results.
       recorded: Whether a model records it, so that a run that uses the model
-        has the same value by default: a field of `interop.Pretrained`.
+        has the same value by default: a field of `Pretrained`.
       decides: What it decides in a fine-tuning, besides the task and the data.
         "model": how each model is trained. "setting" and "seed": the same, but
         a search has several settings, and several trainings have several

@@ -1,6 +1,6 @@
 """Whether a checkpoint fits a task: the same checks for scripts and Python.
 
-A checkpoint is an `interop.checkpoint.Pretrained`. The task is a
+A checkpoint is an `checkpoint.Pretrained`. The task is a
 `tasks.task.FineTuningTask`, or a `Wanted` where less is known.
 """
 
@@ -21,7 +21,7 @@ class Wanted:
     """The head that a model needs; None means as in the checkpoint.
 
     Attributes:
-      head: A key of `interop.huggingface_names.HEADS`.
+      head: A key of `huggingface_names.HEADS`.
       kind: The kind of task, see `FineTuningTask`.
       problem_type: What the labels of a classifier mean.
       num_outputs: The number of outputs.

@@ -236,7 +236,7 @@ def _open(path: str) -> Pretrained:
 
 
 def _import_google(path: str) -> Any:
-    """Imports `interop.google`, which needs TensorFlow, to read a path.
+    """Imports `google`, which needs TensorFlow, to read a path.
 
     Raises:
       InputError: If TensorFlow is missing, as on other backends of Keras.

@@ -56,7 +56,7 @@ class Start:
       init_checkpoint: The checkpoint with the weights; None for random ones.
       labels: The labels of a model that was fine-tuned before.
       head: The model's head, one of
-        `interop.huggingface_names.HEADS`, if known.
+        `huggingface_names.HEADS`, if known.
       classifier_dropout: The dropout rate of a head, if recorded.
       activation_fn: See `Pretrained`.
       trained_with: The recorded options; see `Pretrained.trained_with`.
@@ -114,7 +114,7 @@ def resolve(
     Args:
       config: The options of the job.
       *heads: The heads that models of the job can have, of
-        `interop.huggingface_names.HEADS`.
+        `huggingface_names.HEADS`.
 
     Returns:
       `config` with all fallbacks filled in, and the start.

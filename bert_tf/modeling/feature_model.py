@@ -126,9 +126,9 @@ class FeatureModel(TrainableModel):
 
     Attributes:
       head_name: The head in checkpoints, a key of `HEADS` of
-        `interop.huggingface_names`. None for models that no other library has.
+        `huggingface_names`. None for models that no other library has.
       checkpoint: What `from_pretrained` found beside the weights (vocabulary,
-        casing, labels): an `interop.checkpoint.Pretrained`. None for other
+        casing, labels): an `checkpoint.Pretrained`. None for other
         models.
       random_variables: The TF1 names of the weights that `from_pretrained` did
         not find, and a checksum of their values, which training changes.

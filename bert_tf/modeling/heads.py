@@ -7,7 +7,7 @@ arguments by name; models for fine-tuning also take the arguments of
 `HeadModel`.
 
 Layers have the names of the original's scopes. The shape letters are explained
-at the top of `modeling.py`; C is the number of labels or of choices.
+at the top of `encoder.py`; C is the number of labels or of choices.
 """
 
 from collections.abc import Sequence

@@ -2,7 +2,7 @@
 
 Source: Devlin et al. 2018, section 3; Vaswani et al. 2017, section 3; and
 google-research/bert `modeling.py`. The shape letters are explained at the top
-of `modeling.py`, where the layers become a model.
+of `encoder.py`, where the layers become a model.
 
 Layers compute in the compute dtype of their policy; softmax and layer
 normalization always use float32.

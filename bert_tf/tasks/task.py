@@ -158,7 +158,7 @@ class FineTuningTask(Task):
 
     Attributes:
       head: The kind of head, one of
-        `interop.huggingface_names.HEADS`.
+        `huggingface_names.HEADS`.
       kind: The name of the kind of task in checkpoints; by default the name of
         the class. A model does not use the head of another kind. The library's
         kinds have the names of their heads.
@@ -205,7 +205,7 @@ class FineTuningTask(Task):
     def facts(self) -> dict[str, Any]:
         """Returns what a checkpoint records of the task.
 
-        The names are fields of `interop.checkpoint.Pretrained`.
+        The names are fields of `checkpoint.Pretrained`.
         """
         return {
             "labels": self.labels or None,

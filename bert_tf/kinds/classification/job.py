@@ -1,6 +1,6 @@
 """Fine-tunes BERT on sentence-level tasks: the job of run_classifier.py.
 
-Its options and files are explained in options/classifier.py.
+Its options and files are explained in options.py.
 """
 
 import dataclasses

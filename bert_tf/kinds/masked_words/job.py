@@ -1,6 +1,6 @@
 """Predicts masked words with a pre-trained model: the job of fill_mask.py.
 
-Its options and files are explained in options/fill_mask.py.
+Its options and files are explained in options.py.
 """
 
 import sys

@@ -1,6 +1,6 @@
 """Pre-trains BERT: the job of run_pretraining.py.
 
-Its options and files are explained in options/pretraining.py.
+Its options and files are explained in options.py.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """Fine-tunes BERT to answer questions: the job of run_squad.py.
 
-Its options and files are explained in options/squad.py.
+Its options and files are explained in options.py.
 """
 
 import functools

@@ -1,6 +1,6 @@
 """Fine-tunes BERT to find named entities: the job of run_ner.py.
 
-Its options and files are explained in options/ner.py.
+Its options and files are explained in options.py.
 """
 
 import os

@@ -1,6 +1,6 @@
 """Writes BERT's vectors of texts to a file: the job of extract_features.py.
 
-Its options and files are explained in options/features.py.
+Its options and files are explained in features_options.py.
 """
 
 import dataclasses

@@ -1,6 +1,6 @@
 """Fine-tunes BERT for sentence embeddings: the job of run_embeddings.py.
 
-Its options and files are explained in options/embeddings.py.
+Its options and files are explained in options.py.
 """
 
 import dataclasses
