@@ -56,9 +56,8 @@ def run(config: comparison.BenchmarkOptions) -> comparison.Comparison:
     with tempfile.TemporaryDirectory() as folder:
         paths = [f"{folder}/{number}.tfrecord" for number in range(NUM_FILES)]
         for seed, path in enumerate(paths):
-            with records.RecordWriter(path) as writer:
-                examples = batch_of(SETUP, seed)
-                writer.write_all(records.encode_batch(features, examples))
+            examples = batch_of(SETUP, seed)
+            records.write(path, records.encode_batch(features, examples))
         dataset = pipeline.training_dataset(
             paths,
             features,

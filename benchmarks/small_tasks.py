@@ -11,7 +11,7 @@ import random
 
 import numpy as np
 
-from bert_tf.data.records import RecordWriter, encode_batch
+from bert_tf.data import records
 from bert_tf.data.schema import pretraining_schema
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -65,8 +65,7 @@ def write_pretraining(folder: pathlib.Path) -> dict[str, object]:
         names, np.split(np.arange(36), [17, 30, 31]), strict=True
     ):
         part = {feature: values[rows] for feature, values in batch.items()}
-        with RecordWriter(str(folder / name)) as writer:
-            writer.write_all(encode_batch(schema, part))
+        records.write(str(folder / name), records.encode_batch(schema, part))
     return {
         **_write_model(folder),
         "input_file": f"{folder}/[abc].tfrecord*",

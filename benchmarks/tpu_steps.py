@@ -305,9 +305,8 @@ class Step:
                 return trainings.training_data(data, padding, config)
             return trainings.evaluation_data(data, padding)
         path = os.path.join(folder, "records")
-        with records.RecordWriter(path) as writer:
-            examples = _examples(features, 1)
-            writer.write_all(list(records.encode_batch(features, examples)))
+        examples = _examples(features, 1)
+        records.write(path, records.encode_batch(features, examples))
         is_packed = self.task.startswith("packed")
         common = {
             "vocab_size": self.config.vocab_size,

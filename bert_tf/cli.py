@@ -115,16 +115,6 @@ def read_config(
     )
 
 
-def run_program(main: Callable[[], Any], required: Sequence[str] = ()) -> None:
-    """Parses the command line, then calls `main`; does not return.
-
-    Args:
-      main: The program, which reads the parsed flags.
-      required: Names of the required flags.
-    """
-    _start(lambda: main, required)
-
-
 def _start(
     prepare: Callable[[], Callable[[], Any]], required: Sequence[str]
 ) -> None:

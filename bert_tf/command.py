@@ -66,17 +66,17 @@ def run_job(name: str) -> None:
     from bert_tf import cli
 
     config_type = options_of(name)
+
+    def load() -> Any:
+        if name not in WITHOUT_TENSORFLOW:
+            start_tensorflow.quietly()
+        return getattr(jobs, name).run
+
     cli.run_job(
         config_type,
-        lambda: _import_job(name).run,
+        load,
         sys.modules[config_type.__module__].__doc__,
     )
-
-
-def _import_job(name: str) -> Any:
-    if name not in WITHOUT_TENSORFLOW:
-        start_tensorflow.quietly()
-    return getattr(jobs, name)
 
 
 def _require_absl() -> None:
@@ -115,7 +115,10 @@ def command() -> None:
     elif first == ENVIRONMENT:
         _print("".join(f"{line}\n" for line in describe_environment()))
     if first not in JOBS:
-        _fail(_unknown_job(first))
+        _require_absl()
+        from bert_tf import cli
+
+        cli.fail(_unknown_job(first), status=2)
     sys.argv = [f"{sys.argv[0]} {first}", *words[1:]]
     run_job(first)
 
@@ -158,13 +161,6 @@ def _print(text: str) -> NoReturn:
     # closed.
     print(text, end="")
     sys.exit(0)
-
-
-def _fail(message: str) -> NoReturn:
-    _require_absl()
-    from bert_tf import cli
-
-    cli.fail(message, status=2)
 
 
 def describe_environment() -> Iterator[str]:

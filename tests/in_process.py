@@ -82,7 +82,7 @@ def script(
 
     def start() -> None:
         if job is None:
-            cli.run_program(module.main, list(required))
+            cli._start(lambda: module.main, list(required))
         _remove_flags(set(flags.FLAGS) - before)
         cli.main(job.run)
 

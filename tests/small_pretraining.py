@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 
-from bert_tf.data.records import RecordWriter, encode_batch
+from bert_tf.data import records
 from bert_tf.data.schema import pretraining_schema
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -60,8 +60,7 @@ def write(path, batch):
         for feature in pretraining_schema(LENGTH, PREDICTIONS)
         if feature.name in batch
     ]
-    with RecordWriter(str(path)) as writer:
-        writer.write_all(encode_batch(schema, batch))
+    records.write(str(path), records.encode_batch(schema, batch))
 
 
 def write_inputs(folder):

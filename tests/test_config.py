@@ -130,16 +130,8 @@ def test_bounds_are_allowed():
     [
         ('{"vocab_size": -11}', ": vocab_size must be"),
         (
-            '{"vocab_size": 11, "num_hidden_layers": 1001}',
-            ": num_hidden_layers must be at most 1,000; got 1001",
-        ),
-        (
             '{"vocab_size": 10000001}',
             ": vocab_size must be at most 10,000,000; got 10000001",
-        ),
-        (
-            '{"vocab_size": 10000000, "hidden_size": 120000}',
-            r": .* at most 100,000,000,000 weights.*make [\d,]+",
         ),
         (
             '{"vocab_size": 9, "hidden_size": 37}',

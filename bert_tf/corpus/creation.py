@@ -126,15 +126,13 @@ def cut(
     drafts = instances.draft_pairs(config, section, size, corpus.num_documents)
     is_random = drafts["is_random_next"]
     asking = drafts[is_random]
-    drafts["b_start"][is_random], drafts["b_stop"][is_random] = (
-        text.read_segments(
-            folder,
-            asking["other_document"],
-            asking["point"],
-            asking["wanted"],
-            size,
-        )
-    )
+    first, end = corpus.sentence_range(asking["other_document"])
+    positions = (asking["point"] * (end - first)).astype(np.int64)
+    piece_end = first + text.piece_ends(positions, end - first, size)
+    start = first + positions
+    stop = instances.find_stop(corpus, start, asking["wanted"], piece_end)
+    drafts["b_start"][is_random] = corpus.sentence_offsets[start]
+    drafts["b_stop"][is_random] = corpus.sentence_offsets[stop]
     return instances.truncate(drafts, config.max_text_tokens)
 
 
@@ -218,19 +216,18 @@ def write_chunk(
     config: CreationConfig, folder: str, chunk: Chunk
 ) -> WrittenChunk:
     """Stage 3: reads, masks and serializes instances."""
-    numbers = chunk_numbers(config, chunk)
-    spans = text.read_slices(
-        os.path.join(folder, SPANS),
-        instances.SPAN,
-        numbers,
-        np.ones_like(numbers),
-    )
-    read = functools.partial(
-        text.read_slices,
+    spans = np.memmap(os.path.join(folder, SPANS), instances.SPAN, "r")
+    tokens = np.memmap(
         os.path.join(folder, text.TOKENS),
         load_vocabulary(config).token_dtype,
+        "r",
     )
-    return serialize_chunk(config, chunk, spans, read)
+    return serialize_chunk(
+        config,
+        chunk,
+        np.asarray(spans)[chunk_numbers(config, chunk)],
+        functools.partial(text.take_slices, np.asarray(tokens)),
+    )
 
 
 def chunk_numbers(config: CreationConfig, chunk: Chunk) -> np.ndarray:
@@ -578,9 +575,12 @@ def casing_of(outputs: Iterable[str]) -> dict[str, bool | None]:
       `do_lower_case` and `strip_accents` if there are manifests and all agree;
       otherwise an empty dict. Only the first output of a job has a manifest.
     """
-    casings = list(
-        _manifest_settings(outputs, "do_lower_case", "strip_accents")
-    )
+    names = "do_lower_case", "strip_accents"
+    casings = [
+        {name: settings.get(name) for name in names}
+        for settings in map(_manifest_settings, outputs)
+        if settings
+    ]
     agree = casings and all(casing == casings[0] for casing in casings)
     return casings[0] if agree else {}
 
@@ -591,20 +591,17 @@ def require_next_sentence(outputs: Iterable[str]) -> None:
     All labels of such records are equal, which a model would learn at once.
     """
     for path in outputs:
-        settings = list(_manifest_settings([path], "next_sentence"))
-        if settings == [{"next_sentence": False}]:
+        if _manifest_settings(path).get("next_sentence") is False:
             raise InputError(
                 f"{path} was made with `next_sentence=False`. Pass "
                 "`next_sentence=False` here too."
             )
 
 
-def _manifest_settings(
-    outputs: Iterable[str], *names: str
-) -> Iterator[dict[str, Any]]:
-    """Yields the settings `names` of each manifest that exists."""
-    for path in map(files.manifest_path, outputs):
-        if files.exists(path):
-            settings = files.read_json(path).get("settings")
-            if isinstance(settings, dict):
-                yield {name: settings.get(name) for name in names}
+def _manifest_settings(output: str) -> dict[str, Any]:
+    """Returns the settings in the manifest of a file; {} without one."""
+    path = files.manifest_path(output)
+    if not files.exists(path):
+        return {}
+    settings = files.read_json(path).get("settings")
+    return settings if isinstance(settings, dict) else {}

@@ -10,7 +10,7 @@ A pair is made in three steps, which may run on three machines:
 1. `draft_pairs` cuts A and either cuts B or chooses a point of another document
    at which B begins.
 2. For a random B, a process that has the other document finds the tokens of B
-   (`text.read_segments`; on a cluster `find_stop`).
+   (`find_stop`).
 3. `truncate` shortens A and B to the sequence length.
 """
 

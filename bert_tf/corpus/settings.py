@@ -173,16 +173,10 @@ class CreationConfig(Options):
         """Returns the files to write.
 
         Raises:
-          InputError: If there is no path, a duplicate path, or a path that is
-            not a file or would overwrite an input or the manifest.
+          InputError: If there is a duplicate path, or a path that is not a
+            file or would overwrite an input or the manifest.
         """
         paths = self.named_outputs
-        if not paths:
-            raise wrong_value(
-                "`output_file`",
-                "a comma-separated list of files to write",
-                self.output_file,
-            )
         files.check_outputs(
             {"output": paths, "manifest": [files.manifest_path(paths[0])]},
             {"text": inputs, "vocabulary": [self.vocab_file]},

@@ -10,9 +10,8 @@ it begins.
 """
 
 import dataclasses
-import itertools
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from io import BufferedIOBase
 
 import numpy as np
@@ -38,7 +37,7 @@ class TextBlock:
     text: bytes
 
 
-def blocks_of_files(paths: Sequence[str]) -> Iterator[TextBlock]:
+def blocks_of_files(paths: Iterable[str]) -> Iterator[TextBlock]:
     """Reads files one after the other in blocks; see `text_blocks`."""
     for path in paths:
         yield from text_blocks(path)
@@ -113,49 +112,34 @@ def sentences(
         yield DOCUMENT_END
         line = line.removeprefix(_BYTE_ORDER_MARK)
         if line.strip():
-            text = _document(line, jsonl_field, _LinePosition(block, number))
+            try:
+                text = _document(line, jsonl_field)
+            except ValueError as error:
+                place = _line_of(block, number)
+                raise in_file(block.path, str(error), place) from None
             yield from filter(None, map(str.strip, text.split("\n")))
 
 
-@dataclasses.dataclass(frozen=True)
-class _LinePosition:
-    """A line of a block; `str` gives "path:line".
+def _line_of(block: TextBlock, lines_before: int) -> int:
+    """Returns the number of a line of a block, from 1, for an error message.
 
-    Counting lines means reading the file up to the block, so it is done only
-    for an error message.
+    Counting lines means reading the file up to the block.
     """
-
-    block: TextBlock
-    lines_before: int
-
-    @property
-    def line(self) -> int:
-        before = text_blocks(self.block.path, 0, self.block.offset)
-        lines = sum(block.text.count(b"\n") for block in before)
-        return lines + self.lines_before + 1
-
-    def __str__(self) -> str:
-        return f"{self.block.path}:{self.line}"
+    before = text_blocks(block.path, 0, block.offset)
+    lines = sum(each.text.count(b"\n") for each in before)
+    return lines + lines_before + 1
 
 
-def _document(line: str, field: str, position: _LinePosition) -> str:
+def _document(line: str, field: str) -> str:
     """Returns the text in a field of the JSON object on a line."""
-    fields = tables.json_object(line, position)
+    fields = tables.json_object(line)
     text = fields.get(field)
     if isinstance(text, str):
         return text
-    if field in fields:
-        fault = f"the field {field!r} must be text, not {files.json_type(text)}"
-    elif fields:
-        names = listed(fields, quote=True)
-        fault = f"expected a field {field!r}, found {names}"
-    else:
-        fault = f"expected a field {field!r}, found an empty object"
-    raise in_file(
-        position.block.path,
-        f"{fault}. Pass the name of the field that holds the text as "
-        "`jsonl_field`.",
-        position.line,
+    raise ValueError(
+        f"expected text in the field {field!r}; the fields are "
+        f"{listed(fields, quote=True) or 'missing'}. Pass the name of the "
+        "field that holds the text as `jsonl_field`."
     )
 
 
@@ -164,8 +148,7 @@ def decode(block: TextBlock, errors: str) -> str:
     try:
         return block.text.decode("utf-8", errors)
     except UnicodeDecodeError as error:
-        lines_before = block.text.count(b"\n", 0, error.start)
-        line = _LinePosition(block, lines_before).line
+        line = _line_of(block, block.text.count(b"\n", 0, error.start))
         advice = "Convert the file to UTF-8 or pass `errors=replace`."
         raise not_utf8(error, block.path, line, advice) from error
 
@@ -344,83 +327,19 @@ def piece_ends(
     return np.where(is_last, lengths, number * size)
 
 
-def read_slices(
-    path: str, dtype: np.dtype, starts: np.ndarray, lengths: np.ndarray
-) -> np.ndarray:
-    """Reads slices of a local file of items and concatenates them.
-
-    This is as fast as a memory mapping, which would also load the pages around
-    all slices into the memory of this process.
-
-    Args:
-      dtype: The type of the items.
-      starts: Integers [n], the first item of each slice.
-      lengths: Integers [n], the number of items of each slice.
-    """
-    offsets = (starts * dtype.itemsize).tolist()
-    sizes = (lengths * dtype.itemsize).tolist()
-    with open(path, "rb", buffering=0) as file:
-        handle = itertools.repeat(file.fileno())
-        return np.frombuffer(
-            b"".join(map(os.pread, handle, sizes, offsets)), dtype
-        )
-
-
 def take_slices(
     items: np.ndarray, starts: np.ndarray, lengths: np.ndarray
 ) -> np.ndarray:
-    """Does what `read_slices` does, with an array instead of a file."""
+    """Concatenates slices of an array, which may be a mapped file.
+
+    Args:
+      items: An array [n].
+      starts: Integers [k], the first item of each slice.
+      lengths: Integers [k], the number of items of each slice.
+    """
     before = np.cumsum(lengths) - lengths
     shifts = np.repeat(starts - before, lengths)
     return items[shifts + np.arange(len(shifts))]
-
-
-def read_segments(
-    folder: str,
-    documents: np.ndarray,
-    points: np.ndarray,
-    wanted: np.ndarray,
-    size: int,
-) -> np.ndarray:
-    """Finds segments that begin at given points of documents of a corpus.
-
-    A segment has at least one sentence. It takes further sentences until it
-    has `wanted` tokens or its piece ends. `instances.find_stop` does the same
-    for a corpus in memory.
-
-    Args:
-      documents: Integers [n], the numbers of the documents.
-      points: float64 [n], where to begin, as a fraction of the document.
-      wanted: Integers [n], the number of tokens of each segment.
-      size: See `Pieces`.
-
-    Returns:
-      int64 [2, n]: the first token and the end of each segment.
-    """
-    integers = np.dtype(np.int64)
-    bounds = read_slices(
-        os.path.join(folder, _DOCUMENTS),
-        integers,
-        documents,
-        np.full(len(documents), 2),
-    ).reshape(-1, 2)
-    lengths = bounds[:, 1] - bounds[:, 0]
-    positions = (points * lengths).astype(np.int64)
-    wanted = np.maximum(wanted, 1)
-    # Sentences have at least one token, so `wanted` sentences are enough.
-    counts = piece_ends(positions, lengths, size) - positions
-    counts = np.minimum(counts, wanted)
-    offsets = read_slices(
-        os.path.join(folder, _SENTENCES),
-        integers,
-        bounds[:, 0] + positions,
-        counts + 1,
-    )
-    begins = np.cumsum(counts + 1) - (counts + 1)
-    goals = np.repeat(offsets[begins] + wanted, counts + 1)
-    num_below = np.add.reduceat((offsets < goals).astype(np.int64), begins)
-    stops = begins + np.minimum(num_below, counts)
-    return np.stack([offsets[begins], offsets[stops]])
 
 
 def write_corpus(folder: str, blocks: Iterable[EncodedBlock]) -> int:

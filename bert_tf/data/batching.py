@@ -13,7 +13,7 @@ import numpy as np
 
 from bert_tf.data.randomness import permute
 from bert_tf.data.schema import Schema
-from bert_tf.errors import InputError, wrong_value
+from bert_tf.errors import InputError
 
 # The training stream is sorted by length within windows of this many batches.
 # Longer windows have less padding; shorter ones mix examples better. With 100
@@ -58,19 +58,10 @@ class Padding:
         up to a multiple of this, which limits the number of shapes.
       static: Whether all batches are padded to `max_seq_length` instead, as in
         the original: a program for a TPU has fixed shapes.
-
-    Raises:
-      InputError: `multiple` is less than 1.
     """
 
     multiple: int = 8
     static: bool = False
-
-    def __post_init__(self) -> None:
-        if self.multiple < 1:
-            raise wrong_value(
-                "The padding multiple", "at least 1", self.multiple
-            )
 
     def padded(self, features: Features) -> np.ndarray:
         """Returns the padded length of each example, int32 [n]."""

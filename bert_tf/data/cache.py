@@ -107,13 +107,9 @@ def write_records(
       wanted: The `key` of the records.
       make_blocks: Returns the blocks of the file in order.
     """
-    manifest = _reusable(path, wanted)
-    is_new = manifest is None
-    if manifest is None:
-        manifest = _write(path, wanted, make_blocks())
-    else:
-        logging.info("Reusing %s: same examples, vocabulary and settings", path)
-    return CachedRecords(is_new, manifest["records"], manifest["cut"])
+    reusable = _reusable(path, wanted)
+    manifest = reusable or _write(path, wanted, make_blocks())
+    return CachedRecords(reusable is None, manifest["records"], manifest["cut"])
 
 
 def _reusable(path: str, wanted: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -126,6 +122,7 @@ def _reusable(path: str, wanted: Mapping[str, Any]) -> dict[str, Any] | None:
             if manifest.get("sha256") == files.checksum(path):
                 recorded = manifest["key"]
                 if recorded == wanted:
+                    logging.info("Reusing %s, which is up to date", path)
                     return manifest
                 differing = [
                     name

@@ -162,7 +162,7 @@ def evaluation_dataset(
     """
     record_files = RecordFiles(files, schema, counts)
     total = record_files.count(max_examples)
-    examples = record_files.numbers().flat_map(record_files.read).take(total)
+    examples = record_files.examples().take(total)
     filler: Any
     if packing is None:
         zeros = {
@@ -174,7 +174,7 @@ def evaluation_dataset(
         parse_sizes = parser(size_schema(schema))
         total = Fill.sum(packing.tallies(examples, parse_sizes)).rows
         examples = packing.rows(examples, parse_sizes)
-        filler = packing.empty_row
+        filler = [b""] * packing.max_examples
     num_batches = -(-total // (batch_size * num_shards))
     numbers = tf.data.Dataset.range(total, output_type=tf.int32)
     batches = (
@@ -214,33 +214,10 @@ def fill(
 
     The other arguments and the errors are the same as for `training_dataset`.
     """
-    record_files = RecordFiles(files, schema, counts)
-    examples = (
-        record_files.numbers()
-        .flat_map(record_files.read)
-        .take(max_examples or -1)
-    )
+    examples = RecordFiles(files, schema, counts).examples()
+    examples = examples.take(max_examples or -1)
     with input_errors(files):
         return Fill.sum(packing.tallies(examples, parser(size_schema(schema))))
-
-
-def whole_file(
-    file: str,
-    schema: Schema,
-    *,
-    batch_size: int,
-    vocab_size: int | None = None,
-) -> tf.data.Dataset:
-    """Returns every example of one file once, in order.
-
-    Arguments, batches and errors are the same as for `training_dataset`, but
-    the last batch may be smaller.
-    """
-    record_files = RecordFiles([file], schema)
-    batches = (
-        record_files.numbers().flat_map(record_files.read).batch(batch_size)
-    )
-    return map_ahead(batches, parser(schema, vocab_size))
 
 
 @contextlib.contextmanager
@@ -289,7 +266,7 @@ def _epoch_length(
     if packing is None:
         return files.count()
     parse_sizes = parser(size_schema(schema))
-    tallies = files.numbers().interleave(
+    tallies = tf.data.Dataset.range(len(files)).interleave(
         lambda number: packing.tallies(files.read(number), parse_sizes),
         cycle_length=_FILES_AT_ONCE,
         num_parallel_calls=tf.data.AUTOTUNE,
@@ -314,7 +291,7 @@ def _epoch(
         )
     )
     # Each epoch is a separate dataset, so it is shuffled once.
-    numbers = files.numbers().shuffle(
+    numbers = tf.data.Dataset.range(len(files)).shuffle(
         len(files), file_seed, reshuffle_each_iteration=False
     )
     examples = numbers.interleave(
@@ -415,8 +392,9 @@ def load(path: str, schema: Schema, vocab_size: int | None = None) -> Features:
       InputError: The file is unreadable or damaged, or does not fit the schema
         or the vocabulary.
     """
-    batches = whole_file(
-        path, schema, batch_size=_EXAMPLES_PER_PARSE, vocab_size=vocab_size
+    examples = RecordFiles([path], schema).examples()
+    batches = map_ahead(
+        examples.batch(_EXAMPLES_PER_PARSE), parser(schema, vocab_size)
     )
     with input_errors([path]):
         return in_memory(batches.as_numpy_iterator(), schema)

@@ -24,7 +24,7 @@ from absl import logging
 
 from bert_tf.base import files
 from bert_tf.data.schema import Feature, Schema
-from bert_tf.errors import InputError, in_file, listed, wrong_value
+from bert_tf.errors import InputError, in_file, listed
 
 # ------------------------------------------------- serializing examples
 
@@ -181,38 +181,14 @@ HEADER_SIZE = 12
 FOOTER_SIZE = 4
 
 
-class RecordWriter:
-    """Writes a TFRecord file that appears only when it is complete.
+def write(path: str, records: Iterable[bytes]) -> None:
+    """Writes a TFRecord file, compressed if the path ends in `.gz`.
 
-    A path that ends in `.gz` is compressed. Equal records give equal bytes. Use
-    it in a `with` statement.
-
-    Raises:
-      InputError: The path cannot be written (when entered), or the disk is
-        full.
+    The file appears only when it is complete. Equal records give equal bytes.
     """
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-
-    def __enter__(self) -> "RecordWriter":
-        with contextlib.ExitStack() as stack:
-            file = stack.enter_context(files.atomic_writer(self._path))
-            if self._path.endswith(".gz"):
-                # The header contains neither a name nor a time.
-                file = stack.enter_context(
-                    gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0)
-                )
-            self._file = file
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(self, *exception: Any) -> bool | None:
-        return self._stack.__exit__(*exception)
-
-    def write_all(self, records: Iterable[bytes]) -> None:
-        """Appends serialized examples with one write."""
-        self._file.write(frame(records))
+    data = frame(records)
+    with files.atomic_writer(path) as file:
+        file.write(compress(data) if path.endswith(".gz") else data)
 
 
 def frame(records: Iterable[bytes]) -> bytes:
@@ -302,20 +278,12 @@ def check_first_record(path: str, schema: Schema) -> bool:
       InputError: A feature is missing, or has another length or type; or the
         file is not a TFRecord file of `tf.train.Example`.
     """
-    record = next(_frames(path, read_data=True), None)
-    if record is None:
-        return False
-    kinds = _parse_example(record, path)
-    for feature in schema:
-        _check_feature(path, feature, kinds)
-    return True
-
-
-def _parse_example(record: bytes, path: str) -> dict[str, tuple[str, int]]:
-    """Returns the type and the number of values of each feature."""
     import tensorflow as tf
     from google.protobuf.message import DecodeError
 
+    record = next(_frames(path, read_data=True), None)
+    if record is None:
+        return False
     try:
         features = tf.train.Example.FromString(record).features.feature
     except DecodeError as error:
@@ -327,7 +295,9 @@ def _parse_example(record: bytes, path: str) -> dict[str, tuple[str, int]]:
         kind = feature.WhichOneof("kind") or "int64_list"
         size = len(getattr(feature, kind).value)
         kinds[name] = _DTYPE_OF_KIND[kind], size
-    return kinds
+    for expected in schema:
+        _check_feature(path, expected, kinds)
+    return True
 
 
 def _check_feature(
@@ -345,17 +315,16 @@ def _check_feature(
             path, f"{feature.name} must be {feature.dtype}; got {dtype}."
         )
     if size != feature.size:
-        expected, advice = "", ""
+        advice = ""
         if feature.length_option and len(feature.shape) == 1:
-            expected = f" (`{feature.length_option}={feature.size}`)"
             advice = (
                 f" Pass `{feature.length_option}={size}`, or create the "
                 "records again."
             )
         raise in_file(
             path,
-            f"{feature.name} must have length {feature.size}{expected}; got "
-            f"{size}.{advice}",
+            f"{feature.name} must have length {feature.size}; got {size}."
+            f"{advice}",
         )
 
 
@@ -479,11 +448,6 @@ class RecordFiles:
         counts: Mapping[str, int] | None = None,
     ):
         self._counts = counts
-        for path in paths:
-            if not files.is_utf8(path):
-                raise wrong_value(
-                    "The name of a record file", "UTF-8", path, "Rename it."
-                )
 
         def has_records(path: str) -> bool:
             if counts is not None and not counts[path]:
@@ -514,11 +478,11 @@ class RecordFiles:
             total += count_records(path, left)
         return total
 
-    def numbers(self) -> Any:
-        """Returns a data set of the indices of `paths`, for `read`."""
+    def examples(self) -> Any:
+        """Returns a data set of the serialized examples of all files."""
         import tensorflow as tf
 
-        return tf.data.Dataset.range(len(self.paths))
+        return tf.data.Dataset.range(len(self.paths)).flat_map(self.read)
 
     def read(self, number: Any) -> Any:
         """Returns a data set of the serialized examples of `paths[number]`."""

@@ -45,11 +45,6 @@ class SequencePacking:
     max_examples: int = 16
     window: int = 1024
 
-    @property
-    def empty_row(self) -> list[bytes]:
-        """A row without examples."""
-        return [b""] * self.max_examples
-
     def rows(self, examples: tf.data.Dataset, parse: Parse) -> tf.data.Dataset:
         """Packs serialized examples into rows, strings [K].
 

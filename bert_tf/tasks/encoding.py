@@ -252,7 +252,11 @@ class RowEncoding(TextEncoding, abc.ABC, Generic[Item]):
     def _tracked_blocks(
         self, examples: Sequence[Item], num_workers: int
     ) -> Iterator[cache.RecordBlock]:
-        self._log_samples(examples[:_NUM_SAMPLES])
+        for example in examples[:_NUM_SAMPLES]:
+            logging.info("*** Example ***")
+            batch = self.encode([example]).batch
+            for line in self.sample_lines(example, batch):
+                logging.info("%s", line)
         yield from processes.track(
             self.make_blocks(self.split(examples), num_workers),
             lambda block: block.num_examples,
@@ -260,13 +264,6 @@ class RowEncoding(TextEncoding, abc.ABC, Generic[Item]):
             self.unit,
             len(examples),
         )
-
-    def _log_samples(self, examples: Sequence[Item]) -> None:
-        for example in examples:
-            logging.info("*** Example ***")
-            batch = self.encode([example]).batch
-            for line in self.sample_lines(example, batch):
-                logging.info("%s", line)
 
     def sample_lines(
         self, example: Item, batch: Mapping[str, np.ndarray]

@@ -433,6 +433,3 @@ def split_pair(line: str) -> tuple[str, str | None]:
     """
     first, separator, last = line.strip().rpartition(SEPARATOR)
     return (first, last) if separator else (last, None)
-
-
-# --------------------------------------------------------------------- vectors

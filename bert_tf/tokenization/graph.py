@@ -22,8 +22,7 @@ import tensorflow as tf
 
 from bert_tf.errors import (
     InputError,
-    did_you_mean,
-    listed,
+    require_choice,
     tensorflow_required,
     wrong_value,
 )
@@ -33,9 +32,11 @@ from bert_tf.tokenization.graph_normalization import (
     drop_invalid_utf8,
 )
 
-# A batch that is padded to this length cannot fit into memory; it is a typo.
-_LARGEST_LENGTH = 10_000_000
 _PADDINGS = ("max_length", "longest")
+_FORMS = (
+    "a text, a list of texts, a tuple of two of these, or a list of tuples of "
+    "two texts"
+)
 
 
 def _graph_constant(make: Callable[[Any], Any]) -> functools.cached_property:
@@ -109,17 +110,14 @@ class BertTokenizer(keras.layers.Layer):
         super().__init__(**kwargs)
         self.supports_jit = False  # XLA has no string ops.
         if max_seq_length is not None and not (
-            isinstance(max_seq_length, numbers.Integral)
-            and 3 <= max_seq_length <= _LARGEST_LENGTH
+            isinstance(max_seq_length, numbers.Integral) and max_seq_length >= 3
         ):
             raise wrong_value(
                 "max_seq_length",
-                "an integer of at least 3 (for [CLS] and two [SEP]) and at "
-                f"most {_LARGEST_LENGTH:,}",
+                "an integer of at least 3, for [CLS] and two [SEP]",
                 max_seq_length,
             )
-        if padding not in _PADDINGS:
-            raise wrong_value("padding", listed(_PADDINGS, last="or"), padding)
+        require_choice("padding", padding, _PADDINGS)
         # The vocabulary is kept inside of another object: as a tuple of the
         # layer, Keras would track each token, which takes 0.1 s.
         self._python = wordpiece.FullTokenizer(
@@ -156,7 +154,23 @@ class BertTokenizer(keras.layers.Layer):
 
     @_graph_constant
     def _wordpiece(self) -> Any:
-        return _wordpiece_tokenizer(self.vocabulary)
+        # Training works without TensorFlow Text, which has no release for
+        # Windows.
+        with tensorflow_required("The tokenizer in a graph"):
+            import tensorflow_text as tf_text
+
+        try:
+            return tf_text.FastWordpieceTokenizer(
+                list(self.vocabulary),
+                token_out_type=tf.int32,
+                unknown_token="[UNK]",
+                no_pretokenization=True,
+                max_bytes_per_word=4 * wordpiece.MAX_CHARACTERS_PER_WORD,
+            )
+        except RuntimeError as error:
+            raise InputError(
+                f"TensorFlow Text cannot use this vocabulary: {error}"
+            ) from None
 
     @classmethod
     def from_pretrained(
@@ -205,12 +219,12 @@ class BertTokenizer(keras.layers.Layer):
         # Keras's __call__ does not take Python strings, nor any strings on
         # backends other than TensorFlow, where this layer is used in tf.data.
         # Like Keras, this ignores arguments such as `training`.
-        if _is_symbolic(inputs):
+        if any(
+            isinstance(part, keras.KerasTensor)
+            for part in keras.tree.flatten(inputs)
+        ):
             # Checked here because Keras adds many lines to errors of `call`.
-            texts = _parts(inputs)
-            for text in texts:
-                _check_rank(text.shape)
-            _check_same_shape(texts)
+            _check_shapes(_parts(inputs))
             return super().__call__(inputs)
         return self.call(inputs)
 
@@ -226,7 +240,7 @@ class BertTokenizer(keras.layers.Layer):
                     for name, values in batch.items()
                 }
         texts = [_strings(text) for text in parts]
-        _check_same_shape(texts)
+        _check_shapes(texts)
         with _on_cpu():
             if texts[0].shape.rank == 0:
                 batch = self._encode([text[tf.newaxis] for text in texts])
@@ -255,24 +269,7 @@ class BertTokenizer(keras.layers.Layer):
 
         Returns:
           int32 ids, ragged [B, (T)], or [T] for a scalar.
-
-        Raises:
-          InputError: If `keep` is not in the vocabulary.
         """
-        strings = _eager_strings([text]) if keep is None else None
-        if strings is not None:
-            [texts], is_scalar = strings
-            ids, splits = [], [0]
-            for string in texts:
-                ids += self._python.encode(string)
-                splits.append(len(ids))
-            with _on_cpu():
-                values = tf.constant(np.array(ids, np.int32))
-                if is_scalar:
-                    return values
-                return tf.RaggedTensor.from_row_splits(
-                    values, tf.constant(np.array(splits)), validate=False
-                )
         text = _strings(text)
         if text.shape.rank == 0:
             return self.tokenize(text[tf.newaxis], keep)[0]
@@ -328,14 +325,7 @@ class BertTokenizer(keras.layers.Layer):
         Returns:
           A dict of input_ids, input_mask and segment_ids, int32 [B, S] with S
           at least 1: the result of calling the layer.
-
-        Raises:
-          InputError: If `parts` is anything else.
         """
-        if not _are_ragged(parts):
-            raise wrong_value(
-                "parts", "one or two ragged tensors of ids in a list", parts
-            )
         with _on_cpu():
             size = parts[0].nrows()
             seps = [tf.fill([size, 1], self._sep_id)] * len(parts)
@@ -431,9 +421,6 @@ class BertTokenizer(keras.layers.Layer):
 
     def _tokenize_between(self, text: tf.Tensor, keep: str) -> tf.RaggedTensor:
         """Does what `tokenize` does with `keep`."""
-        if not keep or keep not in self.vocabulary:
-            advice = did_you_mean(keep, self.vocabulary).lstrip()
-            raise wrong_value("keep", "in the vocabulary", keep, advice)
         between = tf.strings.split(drop_invalid_utf8(text), keep)
         ids = self.tokenize(between.values)
         mask_ids = tf.fill([ids.nrows(), 1], self.vocabulary.index(keep))
@@ -482,47 +469,22 @@ def _cut(ids: tf.RaggedTensor, keep: tf.Tensor) -> tf.RaggedTensor:
     )
 
 
-def _are_ragged(parts: Any) -> bool:
-    """Returns whether these are the ids of texts, or of pairs."""
-    return (
-        isinstance(parts, Sequence)
-        and len(parts) in (1, 2)
-        and all(isinstance(part, tf.RaggedTensor) for part in parts)
-    )
-
-
 def _parts(inputs) -> Sequence[Any]:
     """Returns [texts], or the first and the second texts of pairs."""
     if not isinstance(inputs, tuple | list):
         return [inputs]
+    is_mixed = False
     if isinstance(inputs, list):
         if all(isinstance(text, str | bytes) for text in inputs):
             return [inputs]
-        if all(isinstance(pair, tuple) for pair in inputs):
-            return _columns(inputs)
-        if any(isinstance(x, str | bytes | tuple | list) for x in inputs):
-            kinds = sorted({type(x).__name__ for x in inputs})
-            raise InputError(
-                "A list must hold strings or tuples of two strings; got a list "
-                f"of {listed(kinds)}."
-            )
-    if len(inputs) != 2:
-        raise InputError(
-            "The input must be a text or a tuple of two texts; got a "
-            f"{type(inputs).__name__} of {len(inputs)}."
+        if all(isinstance(pair, tuple) and len(pair) == 2 for pair in inputs):
+            return [list(column) for column in zip(*inputs, strict=True)]
+        is_mixed = any(
+            isinstance(x, str | bytes | tuple | list) for x in inputs
         )
+    if is_mixed or len(inputs) != 2:
+        raise wrong_value("The input", _FORMS, inputs)
     return inputs
-
-
-def _columns(pairs: list[tuple]) -> list[list]:
-    """Splits a batch of pairs of strings into first and second texts."""
-    for index, pair in enumerate(pairs):
-        is_text = [isinstance(text, str | bytes) for text in pair]
-        if is_text != [True, True]:
-            raise wrong_value(
-                f"Pair {index} of the list", "a tuple of two strings", pair
-            )
-    return [list(column) for column in zip(*pairs, strict=True)]
 
 
 def _eager_strings(parts: Sequence[Any]) -> tuple[list[list[str]], bool] | None:
@@ -558,58 +520,17 @@ def _strings(text) -> tf.Tensor:
     try:
         text = tf.convert_to_tensor(text, tf.string)
     except (TypeError, ValueError):
-        kind = getattr(text, "dtype", None)
-        of_kind = f" of {kind.name}" if kind is not None else ""
-        raise _not_text(f"the type {type(text).__name__}{of_kind}") from None
-    _check_rank(text.shape)
+        raise wrong_value("The input", _FORMS, text) from None
+    _check_shapes([text])
     return text
 
 
-def _check_rank(shape) -> None:
-    if tf.TensorShape(shape).rank not in (0, 1):
-        raise _not_text(f"the shape {shape}")
-
-
-def _not_text(got: str) -> InputError:
-    return InputError(
-        "The input must be a string, a batch of strings or a tuple of two of "
-        f"these; got {got}."
-    )
-
-
-def _check_same_shape(texts: Sequence[Any]) -> None:
-    first, second = texts[0].shape, texts[-1].shape
-    if not tf.TensorShape(first).is_compatible_with(second):
+def _check_shapes(texts: Sequence[Any]) -> None:
+    first, *others = (tf.TensorShape(text.shape) for text in texts)
+    if first.rank not in (0, 1):
+        raise wrong_value("The shape of the texts", "[] or [B]", first)
+    if not all(map(first.is_compatible_with, others)):
         raise InputError(
             "A tuple must have the same number of first and second texts; got "
-            f"the shapes {first} and {second}."
+            f"the shapes {first} and {others[0]}."
         )
-
-
-def _is_symbolic(inputs) -> bool:
-    return any(
-        isinstance(part, keras.KerasTensor)
-        for part in keras.tree.flatten(inputs)
-    )
-
-
-def _wordpiece_tokenizer(
-    vocabulary: Sequence[str],
-) -> Any:
-    """Returns an op that splits words, of any length that can be tokens."""
-    # Training works without TensorFlow Text, which has no release for Windows.
-    with tensorflow_required("The tokenizer in a graph"):
-        import tensorflow_text as tf_text
-
-    try:
-        return tf_text.FastWordpieceTokenizer(
-            list(vocabulary),
-            token_out_type=tf.int32,
-            unknown_token="[UNK]",
-            no_pretokenization=True,
-            max_bytes_per_word=4 * wordpiece.MAX_CHARACTERS_PER_WORD,
-        )
-    except RuntimeError as error:
-        raise InputError(
-            f"TensorFlow Text cannot use this vocabulary: {error}"
-        ) from None

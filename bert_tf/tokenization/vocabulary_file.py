@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from absl import logging
 
 from bert_tf.base import files
-from bert_tf.errors import InputError, in_file, listed, shortened, wrong_value
+from bert_tf.errors import InputError, in_file, listed, wrong_value
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 # The first characters of tokens that continue a word.
@@ -34,7 +34,7 @@ def load_vocab(
 
     Raises:
       InputError: If the file is missing, is empty, is not UTF-8 or has a
-        duplicate token, or a token with a NUL character.
+        duplicate token.
     """
     where = where or source_of(vocabulary)
     if isinstance(vocabulary, (str, os.PathLike)):
@@ -45,7 +45,15 @@ def load_vocab(
         )
     vocab: dict[str, int] = {}
     for index, token in enumerate(vocabulary):
-        _check_token(token, where, index)
+        if not isinstance(token, str):
+            raise wrong_value(f"Token {index} of {where}", "a string", token)
+        if not token and index != _BLANK_OF_GOOGLE:
+            logging.warning(
+                "%s:%d: the token is empty and never occurs, but has an id. If "
+                "the original has no such line, remove it",
+                where,
+                index + 1,
+            )
         if token in vocab:
             raise in_file(
                 where,
@@ -58,25 +66,6 @@ def load_vocab(
     if not vocab:
         raise in_file(where, "the vocabulary is empty.")
     return vocab
-
-
-def _check_token(token: str, where: str, index: int) -> None:
-    if not isinstance(token, str):
-        raise wrong_value(f"Token {index} of {where}", "a string", token)
-    if "\0" in token:
-        raise in_file(
-            where,
-            f"the token {shortened(token)} has a NUL character. Use the "
-            "vocab.txt of a BERT model.",
-            index + 1,
-        )
-    if not token and index != _BLANK_OF_GOOGLE:
-        logging.warning(
-            "%s:%d: the token is empty and never occurs, but has an id. If the "
-            "original has no such line, remove it",
-            where,
-            index + 1,
-        )
 
 
 def read_tokens(path: str) -> list[str]:

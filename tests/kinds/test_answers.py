@@ -17,7 +17,6 @@ from bert_tf.kinds.spans.answers import (
     Scores,
     answer_questions,
     find_answer,
-    json_object_writer,
     metric_names,
     official_scores,
     require_answers,
@@ -320,32 +319,6 @@ def test_a_failure_leaves_no_file(tmp_path):
     with pytest.raises(InputError, match="'q0'"):
         list(write_answers(stream, str(tmp_path), True))
     assert not list(tmp_path.iterdir())
-    for value in (math.nan, [{"a": -math.inf}]):
-        with pytest.raises(ValueError, match="not JSON compliant"):
-            write_object(tmp_path / "object.json", {"good": 1.0, "bad": value})
-    assert not list(tmp_path.iterdir())
-
-
-def write_object(path, members):
-    with json_object_writer(str(path)) as add:
-        for key, value in members.items():
-            add(key, value)
-
-
-@pytest.mark.parametrize(
-    "members",
-    [
-        {},
-        {"}": "{", "\n}": "{\n", "{": "\n}\n", '"': "\\"},
-        {"é": "김치 \u2028 🤗", "half": "\ud83e", "tab": "\t\x00\x7f"},
-        {"x": 0.1, "y": 1e-320, "n": 10**30, "z": [{"text": "1\n2"}] * 2},
-    ],
-)
-def test_json_in_pieces_equals_json_dumps(tmp_path, members):
-    path = tmp_path / "sub" / "object.json"
-    write_object(path, members)
-    text = path.read_bytes().decode("ascii")
-    assert text == json.dumps(members, indent=4) + "\n"
 
 
 # ---------------------------------------------------------------------- scores

@@ -316,12 +316,6 @@ def test_the_first_token_of_a_word_has_the_label(words, tags, ids, labels):
     }
 
 
-def test_a_row_needs_room_for_a_token():
-    encoding = dataclasses.replace(ENCODING, max_seq_length=2)
-    with pytest.raises(InputError, match=r"max_seq_length` .* 3, .*; got 2"):
-        encoding.encode([sentence("a b")])
-
-
 def random_sentences(seed, count=97):
     draw = random.Random(seed)
     forms = ["a", "bd", "cddd", "a-b", "\x00", "?", "ddd", "a" + "d" * 20]

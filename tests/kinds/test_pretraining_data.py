@@ -53,8 +53,7 @@ PAIRS = [p for text in TEXTS for p in itertools.pairwise(text.tolist())]
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
     path = str(tmp_path_factory.mktemp("records") / "x.tfrecord")
-    with records.RecordWriter(path) as writer:
-        writer.write_all(records.encode_batch(SCHEMA, EXAMPLES))
+    records.write(path, records.encode_batch(SCHEMA, EXAMPLES))
     return path
 
 

@@ -179,13 +179,6 @@ def test_sequences_are_packed_as_in_python(max_seq_length, kind):
             assert list(batch["input_mask"][index]) == mask
 
 
-@pytest.mark.parametrize("parts", [5, None, "bad", {"a": 1}, [], [[1]]])
-def test_only_ids_are_packed(parts):
-    layer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a"])
-    with pytest.raises(InputError, match=r"^parts must be one or two ragged "):
-        layer.pack(parts)
-
-
 @pytest.mark.parametrize("max_seq_length", [None, 6])
 def test_padding_to_the_longest_of_the_batch(max_seq_length):
     arguments = {"max_seq_length": max_seq_length}
@@ -244,9 +237,6 @@ def test_a_token_can_be_kept():
     assert tokenize(tf.constant(texts)).to_list() == expected
     assert tokenize(tf.constant([], tf.string)).to_list() == []
     assert layer.tokenize("", "[MASK]").shape == (0,)
-    for keep in "", "[MUSK]":
-        with pytest.raises(InputError, match="keep must be in the vocabulary"):
-            layer.tokenize("a", keep)
 
 
 @pytest.mark.parametrize(
@@ -286,23 +276,23 @@ def test_forms_of_a_batch_of_pairs():
 @pytest.mark.parametrize(
     ("inputs", "message"),
     [
-        ([["a", "b"], ["b", "a"]], r"got a list of list\.$"),
-        ([("a", "b"), "a"], r"got a list of str and tuple\.$"),
-        (["a", np.array("b")], r"got a list of ndarray and str\.$"),
-        ([("a", "b"), ("a",)], r"^Pair 1 .*tuple of two strings.*\('a',\)"),
-        ([(["a"], ["b"])], r"^Pair 0 .*tuple of two.*\(\['a'\], \['b'\]\)"),
+        ([["a", "b"], ["b", "a"]], r"must be a text, .*got \[\['a', 'b'\]"),
+        ([("a", "b"), "a"], r"must be a text, .*got \[\('a', 'b'\), 'a'\]"),
+        (["a", np.array("b")], "must be a text, .*got "),
+        ([("a", "b"), ("a",)], r"must be a text, .*got .*\('a',\)\]"),
+        ([(["a"], ["b"])], r"got TensorShape\(\[1, 1\]\)\.$"),
         ((["a", "b"], ["a"]), r"same number.*shapes \(2,\) and \(1,\)\.$"),
         (("a", ["b"]), r"same number.*shapes \(\) and \(1,\)\.$"),
-        (("a", "b", "c"), r"got a tuple of 3\.$"),
+        (("a", "b", "c"), r"got \('a', 'b', 'c'\)\.$"),
+        (5, r"must be a text, a list of texts, .*got 5\.$"),
+        (None, r"got None\.$"),
+        ({"text": "a"}, r"got {'text': 'a'}\.$"),
+        (np.array([1, 2], "i"), r"got array\(\[1, 2\], dtype=int32\)\.$"),
+        (np.array(PAIRS, str), r"got TensorShape\(\[3, 2\]\)\.$"),
         (
-            5,
-            r"a string, a batch of strings or a tuple.*got the type int\.$",
+            keras.Input((2,), dtype="string"),
+            r"got TensorShape\(\[None, 2\]\)\.$",
         ),
-        (None, r"got the type NoneType\.$"),
-        ({"text": "a"}, r"got the type dict\.$"),
-        (np.array([1, 2], "i"), r"got the type ndarray of int32\.$"),
-        (np.array(PAIRS, str), r"got the shape \(3, 2\)\.$"),
-        (keras.Input((2,), dtype="string"), r"got the shape \(None, 2\)\.$"),
     ],
 )
 def test_ambiguous_inputs(inputs, message):
@@ -320,7 +310,6 @@ def test_ambiguous_inputs(inputs, message):
         (SPECIAL, {"max_seq_length": 2}, "max_seq_length must be .*; got 2"),
         (SPECIAL, {"max_seq_length": 8.5}, "an integer of .*; got 8.5"),
         (SPECIAL, {"max_seq_length": "8"}, "an integer of .*; got '8'"),
-        (SPECIAL, {"max_seq_length": 10**12}, "at most 10,000,000; got 1000"),
         (SPECIAL, {"padding": ["longest"]}, r"or longest; got \['longest'\]"),
         (SPECIAL, {"padding": "none"}, "max_length or longest; got 'none'"),
         ("nowhere.txt", {}, "No such file"),
@@ -344,10 +333,8 @@ def test_the_first_call_needs_no_tables(monkeypatch):
     monkeypatch.delattr(normalization, "replacement_table")
     layer = BertTokenizer(vocabulary())
     texts = ["É a\u0301", "中"]
-    expected = [layer.tokenize(text).numpy().tolist() for text in texts]
     batches = texts, np.array(texts), [text.encode() for text in texts]
     for batch in (*batches, tf.constant(texts)):
-        assert layer.tokenize(batch).to_list() == expected
         assert layer((batch, texts))["input_ids"].shape == (2, 7)
 
 

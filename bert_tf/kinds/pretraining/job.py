@@ -6,7 +6,6 @@ Its options and files are explained in options.py.
 import contextlib
 import dataclasses
 import functools
-import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -17,7 +16,6 @@ from absl import logging
 from bert_tf.base import files
 from bert_tf.checkpoints.checkpoint import (
     Pretrained,
-    read_metadata,
     require_sizes,
     with_metadata,
     write_metadata,
@@ -67,7 +65,9 @@ def run(config: PretrainingConfig) -> TrainingResult:
         config = _with_recorded(config)
     config = config.with_fallbacks()
     _check_options(config, bert_config)
-    train_files, eval_files = _record_files(config)
+    train_files = eval_files = files.expand(config.input_file, "input_file")
+    if config.eval_input_file:
+        eval_files = files.expand(config.eval_input_file, "eval_input_file")
     output_folder.require_writable(config.output_dir)
     encoding = _encoding(config, train_files) if config.do_export else None
     with _connected(config, bert_config, train_files, eval_files) as strategy:
@@ -189,14 +189,6 @@ def _connected(
                 "lock `output_dir`",
             )
         yield strategy
-
-
-def _record_files(config: PretrainingConfig) -> tuple[list[str], list[str]]:
-    """Returns the files to train on, and the files to evaluate on."""
-    train_files = files.expand(config.input_file, "input_file")
-    if not config.eval_input_file:
-        return train_files, train_files
-    return train_files, files.expand(config.eval_input_file, "eval_input_file")
 
 
 def _data(
@@ -367,16 +359,16 @@ def _encoding(
 
 def _kind(config: PretrainingConfig, bert_config: BertConfig) -> dict[str, Any]:
     """Returns the kind of model, without properties that the run ignores."""
-    kind = {**_kind_of_config(bert_config), "objective": config.objective}
+    kind = {
+        "attention_direction": bert_config.attention_direction,
+        "num_attention_heads": bert_config.num_attention_heads,
+        "hidden_act": bert_config.hidden_act,
+        "objective": config.objective,
+    }
     if config.do_train or (config.do_eval and config.next_sentence):
         # A model with a next-sentence head can be evaluated without it.
         kind["next_sentence"] = config.next_sentence
     return kind
-
-
-def _kind_of_config(config: BertConfig) -> dict[str, Any]:
-    names = ("attention_direction", "num_attention_heads", "hidden_act")
-    return {name: getattr(config, name) for name in names}
 
 
 def verify_kind(
@@ -387,8 +379,7 @@ def verify_kind(
     A different seed is only logged, since it can help if training diverged.
 
     Args:
-      folder: The output folder. Earlier versions recorded the kind in its
-        release only.
+      folder: The output folder.
       kind: The properties to compare.
       random_seed: The seed of the training; None without training.
 
@@ -396,21 +387,13 @@ def verify_kind(
       InputError: A property differs.
     """
     before = output_folder.recorded_facts(folder, _RECORD)
-    if not before:
-        metadata = read_metadata(os.path.join(folder, RELEASE))
-        if "config" in metadata:
-            before = {
-                **_kind_of_config(metadata["config"]),
-                "objective": metadata.get("objective", "masked_lm"),
-                "next_sentence": metadata.get("head") != "masked_lm",
-            }
     for name, value in kind.items():
         trained = before.get(name, value)
         if trained != value:
             raise InputError(
                 f"The model in {folder} was trained with "
-                f"{name}={_word(trained)}, and this run has "
-                f"{name}={_word(value)}. Choose another `output_dir`."
+                f"{name}={trained}, and this run has "
+                f"{name}={value}. Choose another `output_dir`."
             )
     seed = before.get("random_seed", random_seed)
     if random_seed not in (None, seed):
@@ -421,11 +404,6 @@ def verify_kind(
             seed,
             random_seed,
         )
-
-
-def _word(value: Any) -> str:
-    """Returns a value as it is written on a command line."""
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def record_kind(folder: str, kind: Mapping[str, Any], random_seed: int) -> None:

@@ -1,12 +1,11 @@
 """Answers to questions: chosen from the model's logits, written and scored."""
 
-import contextlib
 import dataclasses
 import itertools
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -196,7 +195,12 @@ def find_answers(
       rules: How answers are chosen.
     """
     places = zip(*(outputs[name] for name in PLACES), strict=True)
-    windows = [_window(*row) for row in places]
+    windows = []
+    for starts, ends, is_max_context in places:
+        [context] = np.nonzero(ends)
+        first = int(context[0]) if len(context) else 0
+        is_max = is_max_context[context] > 0
+        windows.append(Window(0, first, starts[context], ends[context], is_max))
     logits = zip(*(outputs[name] for name in _SCORES), strict=True)
     scores = [Scores(*row) for row in logits]
     borders = [*np.flatnonzero(outputs["is_first_window"]), len(windows)]
@@ -206,16 +210,6 @@ def find_answers(
             questions, itertools.pairwise(borders), strict=True
         )
     ]
-
-
-def _window(
-    starts: np.ndarray, ends: np.ndarray, is_max_context: np.ndarray
-) -> Window:
-    """Returns a window, given the `PLACES` of a sequence, [S]."""
-    [context] = np.nonzero(ends)
-    first = int(context[0]) if len(context) else 0
-    is_max = is_max_context[context] > 0
-    return Window(0, first, starts[context], ends[context], is_max)
 
 
 def _require_finite(question: Question, scores: Sequence[Scores]) -> None:
@@ -346,47 +340,22 @@ def write_answers(
     questions may have no answer, `null_odds.json`. They appear after the last
     answer.
     """
-    with contextlib.ExitStack() as stack:
-
-        def open_file(name: str) -> Callable[[str, Any], None]:
-            path = os.path.join(folder, name)
-            return stack.enter_context(json_object_writer(path))
-
-        add_text = open_file("predictions.json")
-        add_nbest = open_file("nbest_predictions.json")
-        add_odds = open_file("null_odds.json") if with_negative else None
-        for answered in answers:
-            question, prediction = answered
-            add_text(question.id, prediction.text)
-            add_nbest(question.id, prediction.nbest)
-            if add_odds:
-                add_odds(question.id, prediction.null_odds)
-            yield answered
+    texts, nbest, odds = {}, {}, {}
+    for answered in answers:
+        question, prediction = answered
+        texts[question.id] = prediction.text
+        nbest[question.id] = prediction.nbest
+        odds[question.id] = prediction.null_odds
+        yield answered
+    contents = {"predictions.json": texts, "nbest_predictions.json": nbest}
+    if with_negative:
+        contents["null_odds.json"] = odds
+    for name, members in contents.items():
+        text = json.dumps(members, indent=4, allow_nan=False)
+        files.write_text(os.path.join(folder, name), f"{text}\n")
     stale = os.path.join(folder, "null_odds.json")
     if not with_negative and files.exists(stale):
         files.remove(stale)  # From an earlier run.
-
-
-@contextlib.contextmanager
-def json_object_writer(path: str) -> Iterator[Callable[[str, Any], None]]:
-    """Opens a file to write `json.dumps(members, indent=4) + "\\n"` in pieces.
-
-    Yields a function that appends a member, a new key and its value. The file
-    appears when it is complete; see `files.atomic_writer`. The function raises
-    ValueError for NaN and infinity, which JSON does not have.
-    """
-    with files.atomic_writer(path) as file:
-        separator = b"{"
-
-        def add(key: str, value: Any) -> None:
-            nonlocal separator
-            lines = json.dumps({key: value}, indent=4, allow_nan=False)
-            member = lines.removeprefix("{").removesuffix("\n}")
-            file.write(separator + member.encode())
-            separator = b","
-
-        yield add
-        file.write(b"{}\n" if separator == b"{" else b"\n}\n")
 
 
 def official_scores(

@@ -94,7 +94,7 @@ class _Steps(Steps):
             is_korquad = config.scorer == "korquad"
             return official_scores(answers, with_negative, is_korquad)
         for _ in answers:
-            pass  # Each answer is written as soon as it is known.
+            pass  # Collects the answers, which are then written.
         return {}
 
 

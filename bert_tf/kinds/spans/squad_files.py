@@ -17,7 +17,6 @@ from bert_tf.data.schema import INPUTS, Feature, Schema, span_schema
 from bert_tf.errors import in_file, listed, shortened, wrong_value
 from bert_tf.tasks.encoding import Encoded, RowEncoding, pad
 from bert_tf.tasks.windows import max_context, split_texts, window_spans
-from bert_tf.tokenization.wordpiece import FullTokenizer
 
 FIRST_UNIQUE_ID = 1_000_000_000
 
@@ -109,21 +108,21 @@ def read_questions(
         same id, or no question is left.
     """
     faults = Faults()
-    questions, num_skipped = [], 0
+    questions = []
     for question in _all_questions(
         path, with_negative, needs_answers, reads_answers
     ):
         reason = needs_answers and _why_untrainable(question, with_negative)
-        if not reason:
+        if reason:
+            kind, detail = reason
+            faults.add(kind, f"{question.name}: {detail}")
+        else:
             questions.append(question)
-            continue
-        kind, detail = reason
-        num_skipped += 1
-        faults.add(kind, f"{question.name}: {detail}")
     faults.log()
     if not questions:
         use = " to train on" if needs_answers else ""
-        advice = f"; all {num_skipped:,} were skipped" if num_skipped else ""
+        count = faults.counts.total()
+        advice = f"; all {count:,} were skipped" if count else ""
         raise in_file(path, f"the file has no questions{use}{advice}.")
     return questions
 
@@ -183,8 +182,7 @@ def _answers(
         _get(entry, "answers", list, where), start=1
     ):
         place = f"{where}, answer {number}"
-        text = _get(answer, "text", str, place)
-        start = -1
+        text, start = _get(answer, "text", str, place), -1
         if needs_start or "answer_start" in answer:
             start = _get(answer, "answer_start", int, place)
         yield Answer(text, start)
@@ -491,8 +489,12 @@ def _tokenize(
         if len(query) > most:
             faults.add(_TRUNCATED, f"{question.name}: {len(query)} tokens")
         if question.context not in contexts:
-            contexts[question.context] = _context_tokens(
-                question.context, tokenizer
+            columns = [
+                (token.id, token.start, token.end)
+                for token in tokenizer.tokenize_with_offsets(question.context)
+            ]
+            contexts[question.context] = _Tokens(
+                *np.array(columns, np.int32).reshape(-1, 3).T.copy()
             )
         context, target = contexts[question.context], None
         if not len(context.ids):
@@ -507,12 +509,6 @@ def _tokenize(
                 faults.add(kind, question.name)
                 continue
         yield number, query[:most], context, target
-
-
-def _context_tokens(context: str, tokenizer: FullTokenizer) -> _Tokens:
-    tokens = tokenizer.tokenize_with_offsets(context)
-    columns = [(token.id, token.start, token.end) for token in tokens]
-    return _Tokens(*np.array(columns, np.int32).reshape(-1, 3).T.copy())
 
 
 def _tokens_of(answer: Answer, context: _Tokens) -> tuple[int, int] | None:

@@ -22,7 +22,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
-from absl import logging
 
 from bert_tf.base import files
 from bert_tf.data.schema import Schema, tagging_schema
@@ -174,7 +173,7 @@ def read_conll(
         )
     blocks = [
         [(number, checked(number, text)) for number, text in block]
-        for block in _blocks(path, contents, separator, num_columns)
+        for block in _blocks(contents, separator, num_columns)
     ]
     sentences = tuple(_sentence(path, block, word, tag) for block in blocks)
     if tag_column is not None and not needs_tags:
@@ -258,7 +257,7 @@ def _is_border(text: str) -> bool:
 
 
 def _blocks(
-    path: str, contents: Iterable[str], separator: str, num_columns: int
+    contents: Iterable[str], separator: str, num_columns: int
 ) -> Iterator[list[tuple[int, str]]]:
     """Yields the numbers and texts of the lines of each sentence."""
 
@@ -267,19 +266,13 @@ def _blocks(
             _columns(row[1], separator)
         )
 
-    num_comments = 0
     for is_border, block in itertools.groupby(
         enumerate(contents, start=1), lambda row: _is_border(row[1])
     ):
         if is_border:
             continue
-        rows = list(block)
-        words = list(itertools.dropwhile(is_comment, rows))
-        num_comments += len(rows) - len(words)
-        if words:
+        if words := list(itertools.dropwhile(is_comment, block)):
             yield words
-    if num_comments:
-        logging.info("%s: %d lines with # are comments", path, num_comments)
 
 
 def _sentence(
@@ -367,7 +360,7 @@ class TaggingEncoding(RowEncoding[Sentence]):
         `[UNK]`. Words without a tag have label 0.
 
         Raises:
-          InputError: If a tag is not among the labels, or a row has no room.
+          InputError: If a tag is not among the labels.
         """
         tokenizer, length = self.tokenizer, self.max_seq_length
         cls_id, sep_id = tokenizer.vocab["[CLS]"], tokenizer.vocab["[SEP]"]
@@ -400,12 +393,6 @@ class TaggingEncoding(RowEncoding[Sentence]):
         [first] and [second, third]. Without words there is an empty row.
         """
         room = self.max_seq_length - 2
-        if room < 1:
-            raise wrong_value(
-                "`max_seq_length`",
-                "at least 3, to hold [CLS], a token and [SEP]",
-                self.max_seq_length,
-            )
         unknown = [tokenizer.vocab[tokenizer.unk_token]]
         row: list[list[int]] = []
         size = 0

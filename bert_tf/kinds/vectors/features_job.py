@@ -3,12 +3,8 @@
 Its options and files are explained in features_options.py.
 """
 
-import dataclasses
-
-# Before anything that imports TensorFlow.
-
-# isort: split
 import contextlib
+import dataclasses
 import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -90,7 +86,14 @@ def run(config: FeaturesConfig) -> list[str]:
     if config.input_file or are_chosen:
         choices = choose_layers(config.layers, start.config)
     strategy = settings.connect(config)
-    _compare_workers(config, strategy, start)
+    facts = {
+        "config": start.config.to_dict(),
+        "vocabulary": vocabulary_checksum(start.vocab),
+        "do_lower_case": start.do_lower_case,
+        "strip_accents": start.strip_accents,
+    }
+    inputs = {"`input_file`": [config.input_file]} if config.input_file else {}
+    require_same_settings(strategy, facts, inputs)
     if config.do_export:
         place = functools.partial(require_export_dir, config.export_dir)
         by_chief(strategy, place, "take `export_dir`")
@@ -106,19 +109,6 @@ def run(config: FeaturesConfig) -> list[str]:
         config.do_export and config.export_dir,
     )
     return [path for path in written if path]
-
-
-def _compare_workers(
-    config: FeaturesConfig, strategy: Any, start: Start
-) -> None:
-    facts = {
-        "config": start.config.to_dict(),
-        "vocabulary": vocabulary_checksum(start.vocab),
-        "do_lower_case": start.do_lower_case,
-        "strip_accents": start.strip_accents,
-    }
-    inputs = {"`input_file`": [config.input_file]} if config.input_file else {}
-    require_same_settings(strategy, facts, inputs)
 
 
 def _export(
