@@ -29,11 +29,9 @@ from bert_tf.checkpoints.checkpoint import (
 from bert_tf.checkpoints.huggingface_weights import TensorFiles, write
 from bert_tf.checkpoints.settings_files import (
     BOOLEAN,
-    COUNT,
     OBJECT,
     POSITIVE,
     TEXT,
-    Check,
 )
 from bert_tf.checkpoints.weights import checksum, is_adapter
 from bert_tf.errors import InputError, in_file, shortened
@@ -48,19 +46,7 @@ _RECORD = {
     "facts": OBJECT,
     "other_weights": TEXT,
     # Files of earlier versions: rank and alpha by layer.
-    "layers": Check(
-        lambda x: (
-            isinstance(x, dict)
-            and all(
-                isinstance(scale, list)
-                and len(scale) == 2
-                and COUNT.is_valid(scale[0])
-                and POSITIVE.is_valid(scale[1])
-                for scale in x.values()
-            )
-        ),
-        "a positive rank and a positive lora_alpha for each layer",
-    ),
+    "layers": OBJECT,
 }
 
 # PEFT's options that are read, and the only supported values of others. Other
@@ -261,7 +247,8 @@ def _read(folder: str, model: keras.Model) -> _Adapters:
             raise in_file(
                 path, f"{shortened(name)} is not supported. {_ADVICE}"
             )
-        if row.ours.endswith("/word_embeddings") and _is_tied(variables):
+        is_tied = "cls/predictions/output_bias" in variables
+        if is_tied and row.ours.endswith("/word_embeddings"):
             raise in_file(
                 path,
                 "PEFT trains word_embeddings apart from the output matrix of "
@@ -280,10 +267,6 @@ def _read(folder: str, model: keras.Model) -> _Adapters:
             alpha = options.get("lora_alpha") or 8
             layers[layer.removeprefix("bert/")] = [rank, alpha * scale]
     return _Adapters(layers, values, _record(tensors))
-
-
-def _is_tied(variables: Mapping[str, Any]) -> bool:
-    return "cls/predictions/output_bias" in variables
 
 
 def _check_options(options: Mapping[str, Any], path: str) -> None:

@@ -19,7 +19,7 @@ from absl import logging
 from bert_tf.base import files
 from bert_tf.checkpoints import settings_files
 from bert_tf.checkpoints.huggingface_names import HEADS, rows
-from bert_tf.checkpoints.released_models import MODELS
+from bert_tf.checkpoints.released import MODELS
 from bert_tf.checkpoints.settings_files import (
     BOOLEAN,
     COUNT,
@@ -224,15 +224,6 @@ def _suggest_model(path: str) -> str:
     return ""
 
 
-def require_keeps_optimizer(to: str) -> None:
-    """Raises InputError for a format that cannot hold an optimizer."""
-    if to != "google":
-        raise InputError(
-            f"`keep_optimizer` needs `to=google`; `to={to}` cannot hold an "
-            "optimizer."
-        )
-
-
 def require_sizes(config: BertConfig, weights: Weights) -> None:
     """Compares the sizes of a configuration with an encoder's weights.
 
@@ -338,11 +329,12 @@ def local_file(path: str) -> Iterator[str]:
 
 # Weight files that are never opened.
 
-_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
-# The first bytes of a pickle, and of the archive that torch.save writes.
-_PICKLE_BYTES = (b"\x80", b"PK")
-_TENSORFLOW = ".h5"
-_FLAX = ".msgpack"
+_PICKLE = "is a pickle, and opening one runs code of its author"
+_UNSUPPORTED = {
+    **dict.fromkeys((".bin", ".pt", ".pth", ".ckpt", ".pkl"), _PICKLE),
+    ".h5": "is HDF5, the TensorFlow format of transformers 4",
+    ".msgpack": "is the Flax format of transformers 4",
+}
 
 # Preferred names; other files may hold optimizers or settings.
 _PREFERRED = ("pytorch_model", "tf_model", "flax_model", "")
@@ -356,8 +348,7 @@ def find_unsupported(names: Iterable[str]) -> str | None:
             (n, name) for n, p in enumerate(_PREFERRED) if name.startswith(p)
         )
 
-    endings = (*_PICKLES, _TENSORFLOW, _FLAX)
-    unsupported = [name for name in names if name.endswith(endings)]
+    unsupported = [name for name in names if name.endswith((*_UNSUPPORTED,))]
     return min(unsupported, key=rank, default=None)
 
 
@@ -369,26 +360,7 @@ def unsupported_format(path: str, repository: str | None = None) -> InputError:
       repository: The Hub repository that has the file; None for a local file.
     """
     folder, name = os.path.split(path)
-    if name.endswith(_PICKLES):
-        if files.exists(path) and not _begins_as_pickle(path):
-            return in_file(
-                path,
-                "not a TF1 checkpoint, not safetensors and not a file that "
-                "torch.save wrote. A TF1 checkpoint is PREFIX.index with "
-                "PREFIX.data-*; load a checkpoint in one file, an older "
-                "format, and save it again with tf.train.Saver.",
-            )
-        reason = "is a pickle, and opening one runs code of its author"
-    elif not name.endswith(_TENSORFLOW):
-        reason = "is the Flax format of transformers 4"
-    elif name.startswith("tf_model"):
-        reason = "is the TensorFlow format of transformers 4"
-    else:
-        return in_file(
-            path,
-            "this HDF5 file is from an unknown program. Load it with that "
-            "program and save a .keras file or safetensors.",
-        )
+    reason = next(x for end, x in _UNSUPPORTED.items() if name.endswith(end))
     if name.startswith("adapter_"):
         return InputError(
             f"{folder or '.'} has no adapter_model.safetensors; {name} "
@@ -400,10 +372,3 @@ def unsupported_format(path: str, repository: str | None = None) -> InputError:
         'transformers: see "Formats that are not read" in '
         "docs/guide/checkpoints.md."
     )
-
-
-def _begins_as_pickle(path: str) -> bool:
-    if files.is_directory(path):
-        return False
-    with files.open_read(path) as file:
-        return file.read(2).startswith(_PICKLE_BYTES)

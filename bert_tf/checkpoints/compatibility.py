@@ -1,6 +1,6 @@
 """Whether a checkpoint fits a task: the same checks for scripts and Python.
 
-A checkpoint is an `checkpoint.Pretrained`. The task is a
+A checkpoint is a `checkpoints.checkpoint.Pretrained`. The task is a
 `tasks.task.FineTuningTask`, or a `Wanted` where less is known.
 """
 
@@ -11,7 +11,9 @@ from typing import Any
 
 from absl import logging
 
-from bert_tf.errors import InputError, listed, wrong_value
+from bert_tf.checkpoints.checkpoint import Pretrained
+from bert_tf.checkpoints.weights import Weights
+from bert_tf.errors import InputError, listed, require_names, wrong_value
 
 _SPAN_WEIGHTS = "cls/squad/output_weights"
 
@@ -41,7 +43,7 @@ def have_names(labels: Collection[str]) -> bool:
 
 
 def head_difference(
-    pretrained: Any, wanted: Any, is_trained: bool
+    pretrained: Pretrained, wanted: Any, is_trained: bool
 ) -> str | None:
     """Returns how a checkpoint's head differs from the wanted one, or None.
 
@@ -71,7 +73,9 @@ def head_difference(
     return f"its labels are {listed(labels)}"
 
 
-def keeps_head(pretrained: Any, wanted: Any, is_trained: bool = True) -> bool:
+def keeps_head(
+    pretrained: Pretrained, wanted: Any, is_trained: bool = True
+) -> bool:
     """Returns whether a model takes the head of a checkpoint; logs if not.
 
     Training may start from a model of another task, for example RTE from a
@@ -105,7 +109,57 @@ def keeps_head(pretrained: Any, wanted: Any, is_trained: bool = True) -> bool:
     return False
 
 
-def warn_of_problem(pretrained: Any, problem_type: str) -> None:
+def num_rows(weights: Weights) -> int | None:
+    """Returns the number of outputs of a classifier or tagger, if known."""
+    shape = weights.shapes.get("output_weights")
+    return None if shape is None else shape[0]
+
+
+def wanted_classes(
+    pretrained: Pretrained,
+    wanted: Wanted,
+    labels: Sequence[str] | None,
+    num_labels: int | None,
+) -> tuple[bool, Wanted]:
+    """Returns whether the checkpoint has a head for classes, and the new head.
+
+    The head of the checkpoint fits if it has the same labels, in any order, or
+    the same number of unnamed classes, which then get the names.
+    """
+    has_names = labels is not None
+    if labels is not None:
+        labels = require_names(labels)
+        if not labels:
+            raise wrong_value("labels", "at least one name", labels)
+        if num_labels not in (None, len(labels)):
+            raise wrong_value(
+                "num_labels", f"{len(labels)}, the number of labels", num_labels
+            )
+        num_labels = len(labels)
+    rows = num_rows(pretrained.weights)
+    is_ours = rows is not None and pretrained.head in (None, wanted.head)
+    is_ours &= wanted.kind in (None, pretrained.kind or wanted.head)
+    if num_labels is None and not is_ours:
+        raise InputError(
+            f"{pretrained.path} has no head of this kind. Pass labels=[...] or "
+            "num_labels for a new head."
+        )
+    problem, theirs = None, pretrained.labels
+    if is_ours and num_labels in (None, rows):
+        num_labels, labels = rows, labels or theirs
+        if {*(labels or ())} == {*(theirs or ())}:
+            problem = pretrained.problem_type
+    is_number = pretrained.problem_type == "regression"
+    if is_ours and is_number and has_names and len(labels or ()) > 1:
+        problem = "single_label_classification"
+    wanted = dataclasses.replace(
+        wanted, num_outputs=num_labels, labels=labels, problem_type=problem
+    )
+    # A class without a `head_name` has a head that no checkpoint has.
+    return rows is not None and wanted.head is not None, wanted
+
+
+def warn_of_problem(pretrained: Pretrained, problem_type: str) -> None:
     """Warns if a head is recorded with a different problem type."""
     theirs = pretrained.problem_type
     # One output may be read as a number or as the logit of one label.

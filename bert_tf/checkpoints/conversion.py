@@ -15,7 +15,7 @@ import numpy as np
 from keras import ops
 
 from bert_tf.checkpoints import huggingface, keras_files, transformers_model
-from bert_tf.checkpoints.checkpoint import Pretrained, require_keeps_optimizer
+from bert_tf.checkpoints.checkpoint import Pretrained
 from bert_tf.checkpoints.huggingface_names import HEADS, WeightName, rows
 from bert_tf.checkpoints.weights import BOOKKEEPING, Selection
 from bert_tf.config import BertConfig
@@ -97,7 +97,7 @@ def plan(
     """
     path = source.path
     head = head or source.head
-    config = _check_source(source, head, to, keep_optimizer)
+    config = _check_source(source, head)
     table = {row.ours: row for row in rows(config)}
     held = source.weights.shapes
     state = [n for n in held if BOOKKEEPING.match(n)]
@@ -145,13 +145,9 @@ def plan(
     )
 
 
-def _check_source(
-    source: Pretrained, head: str | None, to: str, keep_optimizer: bool
-) -> BertConfig:
-    """Returns the configuration; raises InputError for impossible options."""
+def _check_source(source: Pretrained, head: str | None) -> BertConfig:
+    """Returns the configuration, or raises InputError for what is unknown."""
     config, path = source.config, source.path
-    if keep_optimizer:
-        require_keeps_optimizer(to)
     if head not in HEADS:
         raise in_file(
             path,

@@ -69,7 +69,12 @@ def download(reference: str) -> str:
     try:
         names = _list_files(hub, name, revision)
         if names is not None and not names & {WHOLE, INDEX}:
-            raise _no_safetensors(name, names)
+            if other := find_unsupported(names):
+                raise unsupported_format(other, name)
+            raise InputError(
+                f"{name} has no {WHOLE} or {INDEX} among the {len(names)} "
+                "files at its root. Pass another repository."
+            )
         return str(
             hub.snapshot_download(
                 name,
@@ -91,16 +96,6 @@ def download(reference: str) -> str:
             "run `hf auth login` for a private or gated model, or pass the "
             "path of a local folder."
         ) from error
-
-
-def _no_safetensors(name: str, names: set[str]) -> InputError:
-    other = find_unsupported(names)
-    if other:
-        return unsupported_format(other, name)
-    return InputError(
-        f"{name} has no {WHOLE} or {INDEX} among the {len(names)} files at "
-        "its root. Pass another repository."
-    )
 
 
 def _list_files(hub: Any, name: str, revision: str | None) -> set[str] | None:

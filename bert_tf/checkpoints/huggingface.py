@@ -40,7 +40,7 @@ from bert_tf.checkpoints.huggingface_weights import (
     WHOLE,
     HuggingFaceWeights,
 )
-from bert_tf.checkpoints.settings_files import BOOLEAN, RATE, TEXTS, Check
+from bert_tf.checkpoints.settings_files import BOOLEAN, RATE, Check, are_texts
 from bert_tf.checkpoints.weights import Weights
 from bert_tf.config import BertConfig, is_number
 from bert_tf.errors import InputError, in_file, listed, shortened, wrong_value
@@ -162,30 +162,7 @@ def write(folder: str, pretrained: Pretrained) -> None:
     )
     write_trained_with(folder, pretrained)
     if head == "encoder" and pretrained.pooling is not None:
-        _write_embedding(folder, pretrained, config)
-
-
-def _write_embedding(
-    folder: str, pretrained: Pretrained, config: BertConfig
-) -> None:
-    """Writes sentence-transformers' files, if it supports the pooling."""
-    if pretrained.pooling == "pooled":
-        logging.warning(
-            "sentence-transformers has no pooling 'pooled': %s is written "
-            "without the files of sentence-transformers",
-            folder,
-        )
-        return
-    sentence_transformers.write(
-        folder,
-        pooling=pretrained.pooling or "mean",
-        normalize=bool(pretrained.normalize),
-        max_seq_length=pretrained.max_seq_length
-        or config.max_position_embeddings,
-        prompts=pretrained.prompts,
-        default_prompt_name=pretrained.default_prompt_name,
-        hidden_size=config.hidden_size,
-    )
+        sentence_transformers.write(folder, pretrained)
 
 
 def _find_weights(path: str) -> str:
@@ -265,22 +242,22 @@ _ACTIVATIONS = {
     "linear": "linear",
 }
 
-# The values of absent keys in transformers. Google's default is 16 types.
-_DEFAULTS = {"hidden_act": "gelu", "type_vocab_size": 2}
 
-# The only supported values of some keys, which may be absent or null, and why.
-_REQUIRED: dict[str, tuple[Any, str]] = {
-    "model_type": ("bert", ""),
-    "layer_norm_eps": (1e-12, "This project's layer norms add 1e-12."),
-    "position_embedding_type": ("absolute", "Other types have other weights."),
-    "is_decoder": (False, "A decoder attends to the left only."),
-    "add_cross_attention": (False, "Cross-attention is not supported."),
-}
+def _only(value: Any) -> Check:
+    return Check(lambda x: x == value, repr(value))
 
 
-# What other keys must be.
+# What the values must be, unless they are absent or null.
 _CHECKS = {
-    "architectures": TEXTS,
+    "model_type": _only("bert"),
+    "layer_norm_eps": _only(1e-12),
+    "position_embedding_type": _only("absolute"),
+    "is_decoder": _only(False),
+    "add_cross_attention": _only(False),
+    "architectures": Check(
+        lambda value: are_texts(value) and "BertLMHeadModel" not in value,
+        "a list of strings without BertLMHeadModel, which is a decoder",
+    ),
     "hidden_act": Check(
         lambda value: isinstance(value, str) and value in _ACTIVATIONS,
         f"one of {listed(_ACTIVATIONS, last='or')}",
@@ -346,13 +323,14 @@ class ConfigFile:
 def read_config(path: str) -> ConfigFile:
     """Reads a `config.json` of a BERT that this project can compute."""
     values = settings_files.read_json(path)
-    _check_config(values, path)
+    settings_files.check(values, _CHECKS, path)
     architecture, *_ = values.get("architectures") or [None]
     field_names = [field.name for field in dataclasses.fields(BertConfig)]
-    ours = _DEFAULTS | {
+    # The defaults of transformers; Google's is 16 types.
+    ours = {"type_vocab_size": 2} | {
         name: values[name] for name in field_names if name in values
     }
-    ours["hidden_act"] = _ACTIVATIONS[str(ours["hidden_act"])]
+    ours["hidden_act"] = _ACTIVATIONS[values.get("hidden_act") or "gelu"]
     try:
         config = BertConfig.from_dict(ours)
     except InputError as error:
@@ -392,20 +370,6 @@ def _activation_fn(values: Mapping[str, Any]) -> str | None:
     oldest = values.get("sbert_ce_default_activation_function")
     name = newest or values.get("activation_fn") or oldest
     return str(name) if name else None
-
-
-def _check_config(values: Mapping[str, Any], path: str) -> None:
-    for key, (required, advice) in _REQUIRED.items():
-        value = values.get(key)
-        if value is not None and value != required:
-            raise wrong_value(f"{path}: {key}", repr(required), value, advice)
-    if "hidden_act" in values and values["hidden_act"] is None:
-        # An absent activation has a default.
-        requirement = _CHECKS["hidden_act"].requirement
-        raise wrong_value(f"{path}: hidden_act", requirement, None)
-    settings_files.check(values, _CHECKS, path)
-    if "BertLMHeadModel" in (values.get("architectures") or [])[:1]:
-        raise in_file(path, "a BertLMHeadModel attends to the left only.")
 
 
 def to_json(

@@ -220,20 +220,9 @@ class HuggingFaceWeights:
             )
         rows = huggingface_names.rows(config)
         sources, unknown = _match(rows, tensors)
-        for row, names in sources.items():
-            _check_sources(tensors, row, names)
+        for names in sources.values():
+            _check_sources(tensors, names)
         self.parts = {row.part for row in sources} | {"encoder"}
-        missing = [
-            row.theirs
-            for row in rows
-            if row.part in self.parts and row not in sources
-        ]
-        if missing:
-            raise in_file(
-                self.path,
-                f"weights of {listed(sorted(self.parts))} are missing: "
-                f"{_names(missing)}.",
-            )
         _check_unknown(unknown, rows, self.path)
         self.explained = {
             name: "a counter, which nothing reads"
@@ -347,22 +336,11 @@ def _check_unknown(
         )
 
 
-def _check_sources(
-    tensors: TensorFiles, row: WeightName, names: Sequence[str]
-) -> None:
-    """Raises InputError if tensors cannot be the weight of a row, or differ."""
+def _check_sources(tensors: TensorFiles, names: Sequence[str]) -> None:
+    """Raises InputError if the tensors of a weight differ or are no floats."""
     for name in names:
         if not tensors.is_float(name):
             raise _not_a_float(name, tensors.dtype(name), tensors.path)
-        shape = tensors.shapes[name]
-        if not row.fits(row.turned_shape(shape)):
-            expected = row.turned_shape(row.shape)
-            sizes = ", ".join(str(size or "classes") for size in expected)
-            raise in_file(
-                tensors.path,
-                f"{name} must have shape [{sizes}], as the config says; got "
-                f"{list(shape)}.",
-            )
     first, *others = names
     for other in others:
         if not np.array_equal(tensors.read(first), tensors.read(other)):

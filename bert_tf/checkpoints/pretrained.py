@@ -27,7 +27,12 @@ from bert_tf.checkpoints.checkpoint import (
     require_checkpoint,
     require_sizes,
 )
-from bert_tf.checkpoints.compatibility import Wanted, keeps_head
+from bert_tf.checkpoints.compatibility import (
+    Wanted,
+    keeps_head,
+    num_rows,
+    wanted_classes,
+)
 from bert_tf.checkpoints.weights import (
     NEW_HEADS,
     Report,
@@ -43,7 +48,6 @@ from bert_tf.errors import (
     did_you_mean,
     in_file,
     listed,
-    require_names,
     wrong_value,
 )
 from bert_tf.modeling.variables import checkpoint_variables, encoder_config
@@ -191,7 +195,7 @@ def open_pretrained(path: str | os.PathLike[str]) -> Pretrained:
       path: The prefix of a TF1 checkpoint, with or without `.index`, or its
         directory; a Hugging Face folder or its `.safetensors` file;
         `hf://owner/name[@revision]`; a `.keras` file; or, if no file has this
-        path, a name of `released_models.MODELS`, which is downloaded once.
+        path, a name of `released.MODELS`, which is downloaded once.
 
     Raises:
       InputError: If there is no checkpoint, or it is damaged or of another
@@ -215,7 +219,7 @@ def _with_problem(pretrained: Pretrained, head: str | None) -> Pretrained:
     Published cross-encoders and reward models do not record their problem;
     transformers also treats them as regressions.
     """
-    is_number = head == "classifier" and _num_rows(pretrained.weights) == 1
+    is_number = head == "classifier" and num_rows(pretrained.weights) == 1
     if not is_number or pretrained.problem_type is not None:
         return pretrained
     return dataclasses.replace(pretrained, problem_type="regression")
@@ -236,7 +240,7 @@ def _open(path: str) -> Pretrained:
 
 
 def _import_google(path: str) -> Any:
-    """Imports `google`, which needs TensorFlow, to read a path.
+    """Imports `checkpoints.google`, which needs TensorFlow, to read a path.
 
     Raises:
       InputError: If TensorFlow is missing, as on other backends of Keras.
@@ -358,7 +362,7 @@ def make_model(
     wanted = Wanted(head, kind)
     has_head = True
     if "num_labels" in accepted:
-        has_head, wanted = _wanted_classes(
+        has_head, wanted = wanted_classes(
             pretrained, wanted, labels, options.get("num_labels")
         )
         options["num_labels"], labels = wanted.num_outputs, wanted.labels
@@ -445,56 +449,6 @@ def require_options(
         if name not in names:
             hint = did_you_mean(name, names)
             raise InputError(f"{class_name} has no option {name!r}.{hint}")
-
-
-def _num_rows(weights: Weights) -> int | None:
-    """Returns the number of outputs of a classifier or tagger, if known."""
-    shape = weights.shapes.get("output_weights")
-    return None if shape is None else shape[0]
-
-
-def _wanted_classes(
-    pretrained: Pretrained,
-    wanted: Wanted,
-    labels: Sequence[str] | None,
-    num_labels: int | None,
-) -> tuple[bool, Wanted]:
-    """Returns whether the checkpoint has a head for classes, and the new head.
-
-    The head of the checkpoint fits if it has the same labels, in any order, or
-    the same number of unnamed classes, which then get the names.
-    """
-    has_names = labels is not None
-    if has_names:
-        labels = require_names(labels)
-        if not labels:
-            raise wrong_value("labels", "at least one name", labels)
-        if num_labels not in (None, len(labels)):
-            raise wrong_value(
-                "num_labels", f"{len(labels)}, the number of labels", num_labels
-            )
-        num_labels = len(labels)
-    num_rows = _num_rows(pretrained.weights)
-    is_ours = num_rows is not None and pretrained.head in (None, wanted.head)
-    is_ours &= wanted.kind in (None, pretrained.kind or wanted.head)
-    if num_labels is None and not is_ours:
-        raise InputError(
-            f"{pretrained.path} has no head of this kind. Pass labels=[...] or "
-            "num_labels for a new head."
-        )
-    problem, theirs = None, pretrained.labels
-    if is_ours and num_labels in (None, num_rows):
-        num_labels, labels = num_rows, labels or theirs
-        if {*(labels or ())} == {*(theirs or ())}:
-            problem = pretrained.problem_type
-    is_number = pretrained.problem_type == "regression"
-    if is_ours and is_number and has_names and len(labels or ()) > 1:
-        problem = "single_label_classification"
-    wanted = dataclasses.replace(
-        wanted, num_outputs=num_labels, labels=labels, problem_type=problem
-    )
-    # A class without a `head_name` has a head that no checkpoint has.
-    return num_rows is not None and wanted.head is not None, wanted
 
 
 def _reorder(

@@ -17,6 +17,7 @@ from absl import logging
 
 from bert_tf.base import files
 from bert_tf.checkpoints import settings_files
+from bert_tf.checkpoints.checkpoint import Pretrained
 from bert_tf.checkpoints.settings_files import (
     BOOLEAN,
     COUNT,
@@ -125,7 +126,8 @@ def read(folder: str, longest: int) -> dict[str, Any]:
         "prompts": prompts or None,
         "default_prompt_name": settings.get("default_prompt_name"),
         "unsupported_modules": tuple(unsupported),
-        **_casing(transformer),
+        # Texts may be lower-cased before the tokenizer.
+        **({"do_lower_case": True} if transformer.get("do_lower_case") else {}),
     }
 
 
@@ -201,29 +203,23 @@ def _length(folder: str, transformer: Mapping[str, Any], longest: int) -> int:
     return int(min(length, longest))
 
 
-def _casing(transformer: Mapping[str, Any]) -> dict[str, bool]:
-    """Returns the casing, if texts are lower-cased before the tokenizer."""
-    if transformer.get("do_lower_case"):
-        return {"do_lower_case": True}
-    return {}
+def write(folder: str, pretrained: Pretrained) -> None:
+    """Writes the files beside a Hugging Face model with a pooling.
 
-
-def write(
-    folder: str,
-    *,
-    pooling: str,
-    normalize: bool,
-    max_seq_length: int,
-    prompts: Mapping[str, str] | None,
-    default_prompt_name: str | None,
-    hidden_size: int,
-) -> None:
-    """Writes the files beside a Hugging Face model.
-
-    They have the format of version 2, which later versions can read. The
-    keyword arguments, except the last, are fields of `Pretrained`.
+    They have the format of version 2, which later versions can read.
     """
-    kinds = ["Transformer", "Pooling", *["Normalize"] * normalize]
+    if pretrained.pooling == "pooled":
+        logging.warning(
+            "sentence-transformers has no pooling 'pooled': %s is written "
+            "without the files of sentence-transformers",
+            folder,
+        )
+        return
+    config = pretrained.config
+    assert config is not None
+    kinds = ["Transformer", "Pooling"]
+    if pretrained.normalize:
+        kinds.append("Normalize")
     contents: dict[str, Any] = {
         MODULES: [
             {
@@ -235,21 +231,22 @@ def write(
             for number, kind in enumerate(kinds)
         ],
         _POOLING: {
-            "word_embedding_dimension": hidden_size,
-            **{key: mode == pooling for key, mode in _LEGACY.items()},
+            "word_embedding_dimension": config.hidden_size,
+            **{k: mode == pretrained.pooling for k, mode in _LEGACY.items()},
             "include_prompt": True,
         },
         _TRANSFORMER: {
-            "max_seq_length": max_seq_length,
+            "max_seq_length": pretrained.max_seq_length
+            or config.max_position_embeddings,
             "do_lower_case": False,
         },
         _SETTINGS: {
-            "prompts": dict(prompts or {}),
-            "default_prompt_name": default_prompt_name,
+            "prompts": dict(pretrained.prompts or {}),
+            "default_prompt_name": pretrained.default_prompt_name,
             "similarity_fn_name": "cosine",
         },
     }
-    if normalize:
+    if pretrained.normalize:
         contents["2_Normalize/config.json"] = {}
     for name, content in contents.items():
         path = os.path.join(folder, name)

@@ -194,9 +194,6 @@ def test_drops_foreign_variables_only():
             conversion.plan(with_weights({}), "google", drop=[pattern])
 
 
-TO_KERAS = {"to": "keras", "keep_optimizer": True}
-
-
 @pytest.mark.parametrize(
     ("change", "options", "message"),
     [
@@ -204,7 +201,6 @@ TO_KERAS = {"to": "keras", "keep_optimizer": True}
         ({"head": None}, {}, "Pass `head`"),
         ({"vocab": ("[PAD]", "a", "a")}, {}, "of memory:3: .* on line 2"),
         ({"vocab": (*VOCAB, "x")}, {}, "24 tokens, but vocab_size is 23"),
-        ({}, TO_KERAS, "`keep_optimizer` needs `to=google`"),
         ({}, {"keep_optimizer": True}, "79 of Adam's slots and global_step"),
     ],
 )

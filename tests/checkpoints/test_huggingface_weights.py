@@ -276,15 +276,6 @@ def test_whole_parts_are_optional_except_the_encoder(opened):
 @pytest.mark.parametrize(
     ("name", "tensor", "message"),
     [
-        (WORDS, None, f"missing: '{WORDS}'"),
-        (QUERY, None, f"missing: '{QUERY}'"),
-        ("bert.pooler.dense.bias", None, "missing: 'bert.pooler.dense.bias'"),
-        ("cls.predictions.transform.dense.bias", None, "missing: 'cls.pred"),
-        (WORDS, np.ones((12, 23)), r"shape \[23, 12\], as the config says"),
-        (QUERY, np.ones(144), rf"{QUERY} must have shape \[12, 12\]"),
-        ("bert.pooler.dense.bias", np.ones((12, 1)), r"shape \[12\]"),
-        ("cls.seq_relationship.weight", np.ones((3, 12)), r"shape \[2, 12\]"),
-        ("classifier.bias", np.ones(0), r"shape \[classes\]"),
         (QUERY, np.ones((12, 12), "int8"), f"{QUERY} must be float32, float16"),
         ("output_bias", np.ones(3), "not belong .* config: 'output_bias'"),
         (DECODER, np.ones((23, 12)), f"{DECODER} differs from {WORDS}"),
@@ -292,18 +283,11 @@ def test_whole_parts_are_optional_except_the_encoder(opened):
     ],
 )
 def test_refuses_weights_of_another_model(opened, name, tensor, message):
-    tensors = their_tensors() | {name: tensor}
     with refused(f"x.safetensors: .*{message}"):
-        opened({n: x for n, x in tensors.items() if x is not None})
+        opened(their_tensors() | {name: tensor})
 
 
-def test_the_encoder_is_required(opened):
-    tensors = {f"layer.{n}.weight": np.ones(3) for n in range(20)}
-    with refused("weights of encoder are missing"):
-        opened(tensors)
-
-
-@pytest.mark.parametrize("layers", [1, 3, 1000])
+@pytest.mark.parametrize("layers", [1, 1000])
 def test_refuses_another_number_of_layers(opened, layers, monkeypatch):
     tensors = their_tensors()
     if layers == 1000:  # Names of so many layers are not even generated.

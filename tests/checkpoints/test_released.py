@@ -15,13 +15,13 @@ import small_release
 import tensorflow as tf
 
 import bert_tf.checkpoints
-from bert_tf.checkpoints import released, released_models
+from bert_tf.checkpoints import released
 from bert_tf.checkpoints.pretrained import (
     load_checkpoint,
     load_config,
     open_pretrained,
 )
-from bert_tf.checkpoints.released_models import FILES, MODELS
+from bert_tf.checkpoints.released import FILES, MODELS
 from bert_tf.jobs import output_folder
 from bert_tf.kinds.classification.job import ClassifierConfig
 from bert_tf.modeling.heads import BertPretrainer
@@ -95,9 +95,7 @@ def test_there_are_33_models_and_one_name_has_two():
     assert len(MODELS) == 2 * 33 - 1
     assert MODELS[BASE] == f"2018_10_18/{BASE}"
     assert MODELS[f"2020_02_20/{BASE}"] == f"2020_02_20/{BASE}"
-    known = [
-        model for model in MODELS if released_models.known_checksums(model)
-    ]
+    known = released.SHA256
     assert len(known) == 7
     assert {*known} < {*MODELS.values()}
 
@@ -204,7 +202,7 @@ def test_nothing_is_downloaded_without_tensorflow(server, monkeypatch):
     ],
 )
 def test_the_casing_of_a_name(server, release, monkeypatch, name, is_uncased):
-    monkeypatch.setattr(released_models, "_SHA256", {})
+    monkeypatch.setattr(released, "SHA256", {})
     server.contents[f"/models/{MODELS[name]}.zip"] = release[0]
     assert open_pretrained(name).do_lower_case is is_uncased
 
@@ -332,7 +330,7 @@ def test_wrong_mirrors(monkeypatch, url):
 def test_known_checksums(server, monkeypatch):
     digests = [hashlib.sha256(CONTENTS[name]).hexdigest() for name in FILES]
     known = {MODEL: (*digests[:3], "0" * 64)}
-    monkeypatch.setattr(released_models, "_SHA256", known)
+    monkeypatch.setattr(released, "SHA256", known)
     fails(f"the SHA-256 of {FILES[3]} is {digests[3]} instead of {'0' * 64}")
     known[MODEL] = tuple(digests)
     assert contents_of(released.download(NAME)) == CONTENTS

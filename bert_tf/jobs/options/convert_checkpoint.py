@@ -21,9 +21,9 @@ from bert_tf.checkpoints.checkpoint import (
     READ_FORMATS,
     WRITTEN_FORMATS,
     require_checkpoint,
-    require_keeps_optimizer,
 )
 from bert_tf.checkpoints.huggingface_names import HEADS
+from bert_tf.errors import InputError
 from bert_tf.jobs import settings
 
 
@@ -73,8 +73,11 @@ class ConvertCheckpointConfig(Options):
     )
 
     def check(self) -> None:
-        if self.keep_optimizer:
-            require_keeps_optimizer(self.to)
+        if self.keep_optimizer and self.to != "google":
+            raise InputError(
+                f"`keep_optimizer` needs `to=google`; `to={self.to}` cannot "
+                "hold an optimizer."
+            )
         if not files.is_remote(self.input):
             require_checkpoint(self.input)
         settings.require_files(self.bert_config_file, self.vocab_file)
