@@ -60,11 +60,11 @@ MAX_MODULE_LINES = 700
 MAX_FUNCTION_LINES = 60
 # The sizes today. Lower a number when a change makes it smaller.
 MOST = {
-    "modules": 146,
+    "modules": 145,
     "modules at the root": 8,
-    "lines of code": 26_900,
-    "lines": 41_600,
-    "lines of tests": 45_600,
+    "lines of code": 26_600,
+    "lines": 41_100,
+    "lines of tests": 45_500,
     "lines of code of benchmarks and examples": 8_190,
 }
 
