@@ -1,4 +1,7 @@
-"""Windows: splits texts that are longer than the model's sequences."""
+"""Windows: splits texts that are longer than the model's sequences.
+
+`task.Rows.pool` joins the outputs of the windows of a text.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar

@@ -1,7 +1,7 @@
 """Question answering in a graph: windows, answers and the exported model.
 
-The graph gives the same windows and answers as `tasks.questions.make_windows`
-and `tasks.answers.find_answer` do in NumPy.
+The graph gives the same windows and answers as `squad_files.make_windows`
+and `answers.find_answer` do in NumPy.
 """
 
 from typing import NamedTuple
@@ -39,7 +39,7 @@ class Windows(NamedTuple):
     Attributes:
       characters: Code points of the contexts, int32, ragged [B, (N)].
       question: Index of the question of each window, int64 [W].
-      features: `INPUTS` and `tasks.questions.PLACES`, int32 [W, S].
+      features: `INPUTS` and `squad_files.PLACES`, int32 [W, S].
     """
 
     characters: tf.RaggedTensor

@@ -1,7 +1,7 @@
 """Tags words in a graph, for example named entities.
 
 The graph makes the same rows of the same tokens as
-`tasks.conll.TaggingEncoding` does in NumPy.
+`conll_files.TaggingEncoding` does in NumPy.
 """
 
 from typing import NamedTuple
