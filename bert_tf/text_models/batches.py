@@ -179,7 +179,7 @@ class Stream(StepArguments):
         arguments: Arguments,
     ):
         super().__init__()
-        self._parts = parts
+        self.parts = parts
         self._num_steps = num_steps
         self._is_endless = is_endless
         self._batch_size = batch_size
@@ -211,7 +211,7 @@ class Stream(StepArguments):
         steps = itertools.count(epoch * self._num_steps)
         passes = itertools.count(epoch) if self._is_endless else [epoch]
         for number in passes:
-            for part, features in enumerate(self._parts()):
+            for part, features in enumerate(self.parts()):
                 batches = for_training(
                     features,
                     self._batch_size,

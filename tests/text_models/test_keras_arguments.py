@@ -292,6 +292,13 @@ def test_pairs_without_negatives(pairs, batch_size):
     options = {**QUIET, "batch_size": batch_size}
     with refused(message):
         embedder().fit(pairs, **options)
+    if ON_TENSORFLOW:
+        import tensorflow as tf
+
+        columns = ([a for a, _ in pairs], [b for _, b in pairs])
+        data = tf.data.Dataset.from_tensor_slices((columns,))
+        with refused(message):
+            embedder().fit(data, **options)
     scored = embedder().fit(pairs, [0.5] * len(pairs), **options)
     assert scored.history["loss"][-1] > 0
     more = embedder().fit([*pairs, ("e f", "g")], **QUIET)

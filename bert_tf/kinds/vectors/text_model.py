@@ -377,12 +377,13 @@ class TextEmbedder(TextModel):
 
     def _training_data(self, data: Part, batch_size: int, *options: Any) -> Any:
         steps = super()._training_data(data, batch_size, *options)
-        if isinstance(steps, Batches):  # All texts are in memory.
-            with self._scope():
-                size = -(-batch_size // num_replicas())
-            arrays = steps.features.arrays
-            is_unscored = np.isnan(arrays["label_ids"])
-            require_negatives(arrays["text_ids"][is_unscored], size)
+        is_whole = isinstance(steps, Batches)
+        # Of a data set, only the first part is checked.
+        features = steps.features if is_whole else next(steps.parts())
+        with self._scope():
+            size = -(-batch_size // num_replicas())
+        is_unscored = np.isnan(features.arrays["label_ids"])
+        require_negatives(features.arrays["text_ids"][is_unscored], size)
         return steps
 
     def make_task(self, **options):
