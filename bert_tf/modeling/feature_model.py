@@ -66,7 +66,8 @@ class TrainableModel(keras.Model):
     All layers follow the attribute `trainable`.
 
     Attributes:
-      num_steps, usual_length: Those of the next `fit`; see `kernels.compiling`.
+      num_steps, usual_length: The steps of the next `fit`, and the usual length
+        of its batches; see `kernels.compiling`.
     """
 
     num_steps = _USUAL_STEPS

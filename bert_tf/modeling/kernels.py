@@ -98,8 +98,8 @@ def compiling(
 def has_values(x) -> bool:
     """Returns whether an array has values that can be read at once.
 
-    A tensor in a graph has none. With PyTorch, a step would wait for those of a
-    tensor on a GPU.
+    A tensor in a graph has none. To read the values of a tensor on a GPU, a
+    step would wait for it with PyTorch.
     """
     if isinstance(x, np.ndarray):
         return True

@@ -344,7 +344,7 @@ class FineTuningTask(Task):
     def of_examples(
         self, predictions: Mapping[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
-        """Combines the `predictions` of rows to those of examples."""
+        """Turns the `predictions` of rows into predictions of examples."""
         numbers = predictions.get("window_numbers")
         if numbers is None:
             return dict(predictions)

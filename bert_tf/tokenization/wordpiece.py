@@ -133,8 +133,8 @@ class FullTokenizer:
         """Returns a tokenizer whose vocabulary ends with more words.
 
         All other tokens keep their ids. Words are added as the tokenizer
-        normalizes them, for example in lower case; those of the vocabulary are
-        skipped.
+        normalizes them, for example in lower case. Words that the vocabulary
+        has are skipped.
 
         Args:
           words: The words.

@@ -1,7 +1,7 @@
 """BERT with LSTMs below its head: "+ BiLSTM" of table 5, and table 7.
 
 The paper does not say how large the BiLSTM of table 5 is. Here each direction
-has the width of BERT, as those of table 7 have. Heads that score whole texts
+has the width of BERT, like the LSTMs of table 7. Heads that score whole texts
 take the last states of both directions instead of the pooler's output.
 
 The shape letters are explained at the top of `encoder.py`; L is the size of an

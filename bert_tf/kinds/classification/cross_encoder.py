@@ -48,15 +48,15 @@ class CrossEncoder(TextModel):
     a query, a positive document and one or more negatives; or a tuple of such
     columns. A batch has `batch_size` queries with all their documents; shorter
     lists are padded to the longest one. Negatives with the tokens of the
-    positive document are ignored. See `tasks.ranking.RankingTask` for losses
-    and scores.
+    positive document are ignored. See `ranking.RankingTask` for losses and
+    scores.
 
     `predict` returns a dict of the `score` of each pair: the output of the
     model; with two labels, the probability of the last one.
 
     Losses and metrics passed to `compile` compare [1, 0, 0, ...] with the
-    scores of a query, which are -1e9 for padding; or the scores `y` of pairs,
-    [B, 1], with those of the model.
+    scores of a query, which are -1e9 for padding; or, of pairs, the scores `y`,
+    [B, 1], with the scores of the model, [B, 1].
 
     Args:
       model: A `BertClassifier` with one or two outputs.
@@ -98,8 +98,8 @@ class CrossEncoder(TextModel):
     def call(self, inputs, training=False):
         """Maps features to scores; used by `fit`.
 
-        Features of pairs, int32 [B, S], have scores [B, 1]; those of lists of D
-        documents, [B, D, S], have scores [B, D].
+        Pairs, with features int32 [B, S], have scores [B, 1]. Lists of D
+        documents, with features [B, D, S], have scores [B, D].
         """
         shape = ops.shape(inputs["input_ids"])
         if len(shape) == 2:

@@ -241,7 +241,7 @@ class EmbeddingTask(FineTuningTask):
     def row_outputs(self, features: Mapping, outputs: Mapping) -> dict:
         """Returns the `vector` of each row, [B, H], and its `num_tokens`, [B].
 
-        `outputs` are those of a `BertModel`, or already have a `vector`.
+        `outputs` come from a `BertModel`, or already have a `vector`.
         """
         mask = features["input_mask"]
         vector = outputs.get("vector")
