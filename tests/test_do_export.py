@@ -25,7 +25,7 @@ from bert_tf.base import files
 from bert_tf.checkpoints import tf1 as checkpoints
 from bert_tf.checkpoints.checkpoint import Pretrained, write_metadata
 from bert_tf.config import BertConfig
-from bert_tf.jobs import exporting
+from bert_tf.jobs import trainings
 from bert_tf.kinds.masked_words import job as fill_mask
 from bert_tf.kinds.vectors import features_job as features
 from bert_tf.modeling import heads
@@ -70,7 +70,7 @@ def recorded_exports(write=False):
         return os.path.join(export_dir, "1")
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (exporting, features, fill_mask):
+        for module in (trainings, features, fill_mask):
             patch.setattr(module, "export", export)
         yield found
 

@@ -8,14 +8,11 @@ classifier.run(classifier.ClassifierConfig(...))
 import importlib
 from typing import Any
 
-# The module of each job, and the module of its options, which takes no time to
-# import.
+# The module of each job, and the module of its options, which imports neither
+# TensorFlow nor Keras: mistakes in a command line are reported at once.
 JOBS = {
-    "vocabulary": ("jobs.vocabulary", "jobs.options.vocabulary"),
-    "pretraining_data": (
-        "jobs.pretraining_data",
-        "jobs.options.pretraining_data",
-    ),
+    "vocabulary": ("jobs.vocabulary",) * 2,
+    "pretraining_data": ("jobs.pretraining_data",) * 2,
     "pretraining": ("kinds.pretraining.job", "kinds.pretraining.options"),
     "classifier": ("kinds.classification.job", "kinds.classification.options"),
     "squad": ("kinds.spans.job", "kinds.spans.options"),
@@ -26,14 +23,8 @@ JOBS = {
         "kinds.vectors.features_options",
     ),
     "fill_mask": ("kinds.masked_words.job", "kinds.masked_words.options"),
-    "convert_checkpoint": (
-        "jobs.convert_checkpoint",
-        "jobs.options.convert_checkpoint",
-    ),
-    "convert_saved_model": (
-        "jobs.convert_saved_model",
-        "jobs.options.convert_saved_model",
-    ),
+    "convert_checkpoint": ("jobs.convert_checkpoint",) * 2,
+    "convert_saved_model": ("jobs.convert_saved_model",) * 2,
 }
 
 

@@ -1,6 +1,16 @@
-"""Converts checkpoints to another format: the job of convert_checkpoint.py.
+"""Converts checkpoints between Google's, Hugging Face's and Keras's formats.
 
-Its options and files are explained in options/convert_checkpoint.py.
+    python convert_checkpoint.py \\
+        --input=uncased_L-12_H-768_A-12 --output_dir=bert-base \\
+        --to=huggingface --verify
+
+reads a TF1 checkpoint (a prefix or a directory; bert_tf trains in that
+format), a Hugging Face folder, `hf://owner/name[@revision]`, a `.keras` file or
+one of Google's models by name, and writes a directory with the weights, the
+configuration and the vocabulary. It reports what became of every variable. If a
+variable is unknown, it fails and writes nothing. `--verify` runs both models on
+a few inputs and compares them: a second for a small model, a minute for
+BERT-Large.
 """
 
 import dataclasses
@@ -8,12 +18,73 @@ import dataclasses
 from absl import logging
 
 from bert_tf.base import files
-from bert_tf.checkpoints import conversion
-from bert_tf.checkpoints.checkpoint import Pretrained
-from bert_tf.checkpoints.pretrained import open_pretrained, read_config
-from bert_tf.checkpoints.tf1 import require_plain
-from bert_tf.jobs.options.convert_checkpoint import ConvertCheckpointConfig
+from bert_tf.base.options import Options, option
+from bert_tf.checkpoints.checkpoint import (
+    READ_FORMATS,
+    WRITTEN_FORMATS,
+    Pretrained,
+    require_checkpoint,
+)
+from bert_tf.checkpoints.huggingface_names import HEADS
+from bert_tf.errors import InputError
+from bert_tf.jobs import settings
 from bert_tf.tokenization.vocabulary_file import load_vocab
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ConvertCheckpointConfig(Options):
+    """Options of `convert_checkpoint.py`."""
+
+    input: str = option(f"Checkpoint to convert: {READ_FORMATS}.")
+    output_dir: str = option("Directory to create; new or empty.")
+    to: str = option(
+        "Format to write: google (TF1, from which bert_tf trains), "
+        "huggingface (safetensors) or keras (a .keras file).",
+        choices=WRITTEN_FORMATS,
+    )
+    head: str | None = option(
+        "Kind of model to write; encoder leaves out every head. Default: the "
+        "kind that the checkpoint records, which a TF1 checkpoint of a "
+        "classifier, tagger or multiple-choice model does not.",
+        default=None,
+        choices=tuple(HEADS),
+    )
+    keep_optimizer: bool = option(
+        "Whether to keep Adam's slots and the step, with --to=google, so that "
+        "training can continue.",
+        default=False,
+    )
+    drop: tuple[str, ...] = option(
+        "Variables that do not belong to BERT and may be left out: names or "
+        "patterns, as in --drop='*/Adam,*/Adam_1,beta?_power'.",
+        default=(),
+    )
+    verify: bool = option(
+        "Whether to run both models and compare their outputs.", default=False
+    )
+    bert_config_file: str | None = option(
+        "JSON file with the model's configuration. Default: the file beside "
+        "the checkpoint.",
+        default=None,
+    )
+    vocab_file: str | None = option(
+        "Vocabulary file. Default: the file beside the checkpoint.",
+        default=None,
+    )
+    do_lower_case: bool | None = option(
+        "Whether the vocabulary is uncased, if the checkpoint does not say.",
+        default=None,
+    )
+
+    def check(self) -> None:
+        if self.keep_optimizer and self.to != "google":
+            raise InputError(
+                f"`keep_optimizer` needs `to=google`; `to={self.to}` cannot "
+                "hold an optimizer."
+            )
+        if not files.is_remote(self.input):
+            require_checkpoint(self.input)
+        settings.require_files(self.bert_config_file, self.vocab_file)
 
 
 def run(config: ConvertCheckpointConfig) -> str:
@@ -22,6 +93,10 @@ def run(config: ConvertCheckpointConfig) -> str:
     Returns:
       The new folder.
     """
+    from bert_tf.checkpoints import conversion
+    from bert_tf.checkpoints.pretrained import open_pretrained
+    from bert_tf.checkpoints.tf1 import require_plain
+
     config.check()
     planned = conversion.plan(
         _source(config),
@@ -47,6 +122,8 @@ def run(config: ConvertCheckpointConfig) -> str:
 
 def _source(config: ConvertCheckpointConfig) -> Pretrained:
     """Opens the checkpoint and applies the options that describe it."""
+    from bert_tf.checkpoints.pretrained import open_pretrained, read_config
+
     source = open_pretrained(config.input)
     more: dict[str, object] = {}
     if config.bert_config_file:

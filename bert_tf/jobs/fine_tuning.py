@@ -33,12 +33,16 @@ from bert_tf.base import files, processes
 from bert_tf.data import cache, pipeline
 from bert_tf.data.batching import Features
 from bert_tf.errors import InputError, in_file
-from bert_tf.jobs import exporting, output_folder, settings, trainings
+from bert_tf.jobs import output_folder, settings, trainings
 from bert_tf.jobs.output_folder import RELEASE
 from bert_tf.jobs.settings import DistillationOptions, FineTuningOptions
 from bert_tf.jobs.start import Start
 from bert_tf.jobs.teacher import find_teacher
-from bert_tf.jobs.trainings import TrainingResult, Trainings
+from bert_tf.jobs.trainings import (
+    TrainingResult,
+    Trainings,
+    export_kept,
+)
 from bert_tf.serving.served import Served
 from bert_tf.tasks.task import FineTuningTask
 from bert_tf.training.distribution import is_chief
@@ -180,13 +184,19 @@ def fine_tune(
     _require_splits(config, splits)
     steps = steps or Steps(task)
     tuning = _prepare(config, start, task, splits, steps, metrics)
-    with _claimed(tuning, splits, name, facts or {}, inputs):
+    with _claimed(config, tuning, splits, name, facts or {}, inputs):
         loaded = chief_first(
             tuning.strategy,
-            functools.partial(_load, tuning, splits, steps),
+            functools.partial(_load, config.output_dir, task, splits, steps),
             "make the records",
         )
-        return _run(tuning, loaded, steps, name, serve)
+        estimator, results = _run(config, tuning, loaded, steps)
+        release = exported = None
+        if config.do_train:
+            release = os.path.join(config.output_dir, RELEASE)
+        if config.do_export:
+            exported = export_trained(config, estimator, name, serve)
+        return TrainingResult(results, release, exported)
 
 
 def _require_splits(config: FineTuningOptions, splits: Sequence[Split]) -> None:
@@ -212,9 +222,22 @@ def _prepare(
     num_rows, teacher = None, None
     if config.do_train:
         [train] = (split for split in splits if split.name == "train")
-        num_rows = _count_rows(train, task)
-    if isinstance(config, DistillationOptions) and config.teacher:
-        teacher = find_teacher(config, task, steps.rename)
+        num_rows = train.num_rows
+        if num_rows is None:
+            num_rows = task.encoding.count_rows(train.examples)
+        if not num_rows:
+            raise in_file(
+                ", ".join(train.sources) or "The training set",
+                f"none of the {task.encoding.unit} can be used for training.",
+            )
+        if isinstance(config, DistillationOptions) and config.teacher:
+            teacher = find_teacher(
+                config.teacher,
+                task,
+                steps.rename,
+                weight=config.distillation_weight,
+                temperature=config.temperature,
+            )
     if metrics is None:
         metrics = [f"eval_{metric}" for metric in task.metrics]
     tuning = trainings.prepare(config, start, task, metrics, num_rows, teacher)
@@ -223,19 +246,8 @@ def _prepare(
     return tuning
 
 
-def _count_rows(train: Split, task: FineTuningTask) -> int:
-    num_rows = train.num_rows
-    if num_rows is None:
-        num_rows = task.encoding.count_rows(train.examples)
-    if not num_rows:
-        raise in_file(
-            ", ".join(train.sources) or "The training set",
-            f"none of the {task.encoding.unit} can be used for training.",
-        )
-    return num_rows
-
-
 def _claimed(
+    config: FineTuningOptions,
     tuning: Trainings,
     splits: Sequence[Split],
     name: str,
@@ -245,13 +257,14 @@ def _claimed(
     """Reserves the output folder; see `output_folder.claimed`."""
     task = tuning.task
     problem = getattr(task.encoding, "problem", task.head)
-    run_facts = tuning.facts(name, problem, task.labels)
-    for split in splits:
-        if split.name == "train":
-            run_facts["training_set"] = _checksum(task, [split])
+    run_facts = tuning.start.facts(name, problem, task.labels)
+    if config.do_train:
+        run_facts["teacher"] = tuning.teacher and tuning.teacher.checksum
+        train = [split for split in splits if split.name == "train"]
+        run_facts["training_set"] = _checksum(task, train)
     sources = itertools.chain(*(split.sources for split in splits), inputs)
     return output_folder.claimed(
-        tuning.config,
+        config,
         tuning.strategy,
         {**run_facts, **facts},
         dict.fromkeys(sources),
@@ -265,14 +278,13 @@ def _checksum(task: FineTuningTask, splits: Iterable[Split]) -> str:
 
 
 def _load(
-    tuning: Trainings, splits: Sequence[Split], steps: Steps
+    folder: str, task: FineTuningTask, splits: Sequence[Split], steps: Steps
 ) -> list[Split]:
     """Writes the records of splits, unless they exist, and loads them."""
-    config, encoding = tuning.config, tuning.task.encoding
-    loaded = []
+    encoding, loaded = task.encoding, []
     for split in splits:
         if split.name in steps.records:
-            path = record_file(config, split.name, split.suffix)
+            path = record_file(folder, split.name, split.suffix)
             encoding.write(
                 path,
                 split.examples,
@@ -287,80 +299,66 @@ def _load(
     return loaded
 
 
-def record_file(config: FineTuningOptions, split: str, suffix: str = "") -> str:
+def record_file(folder: str, split: str, suffix: str = "") -> str:
     """Returns the path of the records of "train", "dev" or "test"."""
-    name = f"{_RECORDS[split]}{suffix}.tf_record"
-    return os.path.join(config.output_dir, name)
+    return os.path.join(folder, f"{_RECORDS[split]}{suffix}.tf_record")
 
 
 def _run(
+    config: FineTuningOptions,
     tuning: Trainings,
     splits: Sequence[Split],
     steps: Steps,
-    name: str,
-    serve: Callable[[keras.Model], Served] | None,
-) -> TrainingResult:
-    config = tuning.config
-    dev = [split for split in splits if split.name == "dev"]
-    evaluate = functools.partial(_evaluate, tuning, steps, dev)
-    features = None
-    for split in splits:
-        if split.name == "train":
-            features = split.features
-    estimator = tuning.train_or_open(features, evaluate)
+) -> tuple[Estimator, dict[str, float]]:
+    """Trains or opens a model; evaluates and predicts with it."""
+    by_name = {
+        name: [split for split in splits if split.name == name]
+        for name in _RECORDS
+    }
+
+    def evaluate(
+        estimator: Estimator, name: str = "dev", is_final: bool = False
+    ) -> dict[str, float]:
+        """Returns the metrics of a split; writes predictions if `is_final`."""
+        writes = is_final and is_chief(tuning.strategy)
+        metrics: dict[str, float] = {}
+        for split in by_name[name]:
+            is_predicted = is_final and split.is_predicted
+            size = config.predict_batch_size if is_predicted else None
+
+            def predict(
+                features: Features, size: int | None = size
+            ) -> dict[str, np.ndarray]:
+                return estimator.predict(tuning.evaluation_data(features), size)
+
+            scores = steps.evaluate(
+                split, predict, config.output_dir if writes else None
+            )
+            metrics |= {f"{k}{split.suffix}": v for k, v in scores.items()}
+        return {**metrics, "global_step": estimator.step}
+
+    if config.do_train:
+        [train] = by_name["train"]
+        assert train.features is not None
+        estimator = tuning.train_on(train.features, evaluate)
+    else:
+        estimator = tuning.open_model()
     metrics: dict[str, float] = {}
     if config.do_eval:
         metrics = evaluate(estimator, is_final=True)
-        write_metrics(config, estimator, metrics)
+        write_metrics(config.output_dir, estimator, metrics)
     if config.do_predict:
-        test = [split for split in splits if split.name == "test"]
-        _evaluate(tuning, steps, test, estimator, is_final=True)
-    release = None
-    if config.do_train:
-        release = os.path.join(config.output_dir, RELEASE)
-    exported = export_trained(tuning, estimator, name, serve) if serve else None
-    return TrainingResult(metrics, release, exported)
-
-
-def _evaluate(
-    tuning: Trainings,
-    steps: Steps,
-    splits: Iterable[Split],
-    estimator: Estimator,
-    is_final: bool = False,
-) -> dict[str, float]:
-    """Returns the metrics of all splits; writes predictions if `is_final`."""
-    config = tuning.config
-    writes = is_final and is_chief(tuning.strategy)
-
-    def predict(
-        features: Features, batch_size: int | None
-    ) -> dict[str, np.ndarray]:
-        data = tuning.evaluation_data(features)
-        return estimator.predict(data, batch_size)
-
-    metrics: dict[str, float] = {}
-    for split in splits:
-        is_predicted = is_final and split.is_predicted
-        size = config.predict_batch_size if is_predicted else None
-        scores = steps.evaluate(
-            split,
-            functools.partial(predict, batch_size=size),
-            config.output_dir if writes else None,
-        )
-        metrics |= {f"{k}{split.suffix}": v for k, v in scores.items()}
-    return {**metrics, "global_step": estimator.step}
+        evaluate(estimator, "test", is_final=True)
+    return estimator, metrics
 
 
 def write_metrics(
-    config: FineTuningOptions,
-    estimator: Estimator,
-    metrics: Mapping[str, float],
+    output_dir: str, estimator: Estimator, metrics: Mapping[str, float]
 ) -> None:
     """Writes `eval_results.txt` and, with a checksum, `.json`."""
     if not is_chief(estimator.strategy):
         return
-    path = os.path.join(config.output_dir, "eval_results")
+    path = os.path.join(output_dir, "eval_results")
     checksum = estimator.weights_checksum()
     seconds = estimator.train_seconds
     if math.isnan(seconds) and files.exists(f"{path}.json"):
@@ -377,20 +375,17 @@ def write_metrics(
 
 
 def export_trained(
-    tuning: Trainings,
+    config: FineTuningOptions,
     estimator: Estimator,
     name: str,
     serve: Callable[[keras.Model], Served],
 ) -> str | None:
-    """Exports the selected model, with --do_export."""
-    config = tuning.config
-    if not config.do_export:
-        return None
+    """Exports the selected model, with its scores and its source."""
     recorded = output_folder.recorded_facts(config.output_dir)
-    return exporting.export_kept(
+    return export_kept(
         estimator,
         serve,
-        config,
+        settings.export_dir(config),
         name=name,
         metrics=_scores_of(config.output_dir, estimator),
         source=recorded.get("init_checkpoint") or config.init_checkpoint,

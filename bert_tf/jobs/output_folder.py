@@ -9,7 +9,6 @@ import fcntl
 import itertools
 import json
 import os
-import re
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatch
@@ -18,7 +17,7 @@ from typing import Any
 from absl import logging
 
 from bert_tf.base import files, options
-from bert_tf.errors import InputError
+from bert_tf.errors import InputError, shortened
 from bert_tf.jobs import settings
 from bert_tf.jobs.settings import FineTuningOptions
 
@@ -26,6 +25,7 @@ FACTS = "fine_tuning.json"
 # The folder of the released model, and its checkpoint.
 RELEASE = "release"
 WEIGHTS = "bert_model.ckpt"
+_SOURCE = "init_checkpoint"
 # Files of these names are outputs, which must not be inputs of the same run.
 _OUTPUTS = (
     *("*.tf_record", "*predictions*", "test_results*.tsv", "null_odds.json"),
@@ -55,9 +55,9 @@ def claimed(
         any do.
 
     Raises:
-      InputError: The folder cannot be used, the run would overwrite a file
-        that it reads, a training with another seed is finished there, or
-        another worker has other facts or files.
+      InputError: The folder cannot be used or holds another run, the run would
+        overwrite a file that it reads, or another worker has other facts or
+        files.
     """
     from bert_tf.training.workers import by_chief, require_same_settings
 
@@ -103,8 +103,9 @@ def _claim(
         _require_replaceable(folder, [*inputs, *filter(None, models)])
     else:
         _require_no_outputs(here, inputs)
+    run = {"facts": facts, "settings": chosen}
     if is_old:
-        _compare(config, record, facts, chosen)
+        _require_same(folder, record, run)
     elif (
         not record
         and config.do_train
@@ -124,7 +125,7 @@ def _claim(
         _move_away(folder)
     files.makedirs(folder)
     if config.do_train and not is_old:
-        write_record(folder, {"facts": facts, "settings": chosen})
+        write_record(folder, run)
 
 
 def _require_no_outputs(folder: str, inputs: Iterable[str]) -> None:
@@ -162,75 +163,33 @@ def _settings(
     return chosen
 
 
-def _compare(
-    config: FineTuningOptions,
-    record: Mapping[str, Any],
-    facts: Mapping[str, Any],
-    chosen: Mapping[str, Any],
+def _require_same(
+    folder: str, record: Mapping[str, Any], run: Mapping[str, Any]
 ) -> None:
     """Compares a run with the run that the folder holds.
 
-    Different facts are an error, and so is another seed of a finished training.
-    Other different settings are an error for several trainings; for a single
-    one, whose finished steps cannot be changed, they are logged.
+    Raises:
+      InputError: They train something else, or in another way.
     """
-    folder, before = config.output_dir, record.get("facts", {})
-    for name, value in facts.items():
-        if before.get(name, value) != value:
-            raise InputError(
-                f"{folder} holds a run with {_summary(name, before[name])}, "
-                f"and this run has {_summary(name, value)}. Choose another "
-                "`output_dir`, or pass `overwrite_output_dir` to replace that "
-                "run."
-            )
-    before = record.get("settings", {})
-    seed = chosen.get("random_seed")
-    old_seed = before.get("random_seed", seed)
-    release = os.path.join(folder, RELEASE, f"{WEIGHTS}.index")
-    if seed not in (None, old_seed) and files.exists(release):
-        # The results would come from the old seed.
-        raise InputError(
-            f"`random_seed={seed}` has no effect: {folder} holds a finished "
-            f"training with `random_seed={old_seed}`. Choose another folder, "
-            "pass `overwrite_output_dir` to replace that training, or "
-            "`num_seeds` to train with several seeds."
-        )
-    changed = ", ".join(
-        "another development set"
-        if name == "development_set"
-        else f"`{name}` was {before[name]}, is {value}"
-        for name, value in chosen.items()
+    before = _flat(record)
+    changed = [
+        f"{name} {shortened(before[name])}, not {shortened(value)}"
+        for name, value in _flat(run).items()
         if before.get(name, value) != value
-    )
-    if changed and settings.are_several(config):
-        raise InputError(
-            f"The training runs in {folder} have other settings: {changed}. "
-            "Choose another folder, or pass `overwrite_output_dir` to replace "
-            "them."
-        )
+    ]
     if changed:
-        logging.warning(
-            "%s holds a run with other settings (%s). Its finished steps stay "
-            "as they are; pass `overwrite_output_dir` to start over.",
-            folder,
-            changed,
+        raise InputError(
+            f"{folder} holds a run with {'; '.join(changed)}. Choose another "
+            "`output_dir`, or pass `overwrite_output_dir` to replace that run."
         )
 
 
-def _summary(name: str, value: Any) -> str:
-    """Returns a fact in a few words; configurations and hashes are long."""
-    if name == "task":
-        return f"task {value}"
-    if name == "teacher" and value is None:
-        return "no teacher"
-    if name in ("vocabulary", "training_set", "teacher"):
-        return f"{name.replace('_', ' ')} {str(value)[:8]}"
-    if name == "config" and isinstance(value, Mapping):
-        layers, size = value.get("num_hidden_layers"), value.get("hidden_size")
-        direction = value.get("attention_direction")
-        end = f", {direction}" if direction else ""
-        return f"a model of {layers} layers, hidden size {size}{end}"
-    return f"{name} {json.dumps(value, ensure_ascii=False)}"
+def _flat(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns facts, settings and the model's configuration by name."""
+    facts, chosen = record.get("facts", {}), record.get("settings", {})
+    values = {**facts, **facts.get("config", {}), **chosen}
+    # A run that resumes warns that it is ignored.
+    return {n: x for n, x in values.items() if n not in ("config", _SOURCE)}
 
 
 # Replacing a run.
@@ -419,24 +378,12 @@ def locked_file(path: str) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise InputError(
-                f"{_lock_holder(descriptor)} is writing to {path}. Wait until "
-                "it ends, or pass another `output_dir`."
+                f"Another process is writing to {path}. Wait until it ends, or "
+                "pass another `output_dir`."
             ) from error
         except OSError:
             pass  # The file system has no locks.
         yield
-
-
-def _lock_holder(descriptor: int) -> str:
-    """Returns the process that has locked a file, if Linux lists it."""
-    stat = os.fstat(descriptor)
-    device = f"{os.major(stat.st_dev):02x}:{os.minor(stat.st_dev):02x}"
-    with contextlib.suppress(InputError):
-        # 1: FLOCK  ADVISORY  WRITE 4711 08:01:393217 0 EOF
-        pattern = rf"FLOCK .* ([1-9]\d*) {device}:{stat.st_ino} "
-        if match := re.search(pattern, files.read_text("/proc/locks")):
-            return f"Process {match[1]}"
-    return "Another process"
 
 
 def require_writable(folder: str) -> None:

@@ -1,15 +1,69 @@
-"""Writes examples for pre-training: the job of create_pretraining_data.py.
+"""Writes masked-LM and next-sentence examples for run_pretraining.py.
 
-Its options and files are explained in options/pretraining_data.py.
+For example:
+
+    python create_pretraining_data.py \\
+        --input_file=sample_text.txt \\
+        --output_file=/tmp/tf_examples.tfrecord \\
+        --vocab_file=uncased_L-12_H-768_A-12/vocab.txt \\
+        --dupe_factor=5
+
+With sample_text.txt of google-research/bert this takes half a second, prints
+five examples and ends with "Wrote 54 total instances".
+/tmp/manifest.tf_examples.tfrecord.json describes the file.
+Larger texts use all CPUs; a core makes about 50,000 examples per second.
+
+The text has one sentence per line and blank lines between documents. With
+--input_format=jsonl, each line is a JSON object with one document.
+
+These flags run the job on a cluster, with Apache Spark or a runner of Apache
+Beam. The files are the same, byte for byte:
+
+    --runner=spark --spark_master=spark://HOST:7077
+    --runner=beam --beam_options='--runner=DataflowRunner --project=...'
 """
 
 import dataclasses
 
 from bert_tf.base import processes, signals
-from bert_tf.corpus import creation
-from bert_tf.corpus.engines import beam, spark
+from bert_tf.base.options import option
 from bert_tf.corpus.settings import CreationConfig
-from bert_tf.jobs.options.pretraining_data import PretrainingDataConfig
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PretrainingDataConfig(CreationConfig):
+    """Options of `create_pretraining_data.py`: what to make, and where."""
+
+    num_workers: int | None = option(
+        "Number of processes on this machine. Default: one per CPU. The files "
+        "do not depend on it.",
+        default=None,
+        at_least=1,
+        at_most=1024,
+        needs="runner=local",
+    )
+    runner: str = option(
+        "What runs the job: this machine, Apache Spark, or a runner of Apache "
+        "Beam. The files do not depend on it.",
+        default="local",
+        choices=("local", "spark", "beam"),
+    )
+    beam_options: str = option(
+        "Apache Beam's options for --runner=beam, as on a command line: "
+        "'--runner=FlinkRunner --flink_master=...'. Default: Beam runs in this "
+        "process, for a first try.",
+        fallback="",
+        needs="runner=beam",
+    )
+    spark_master: str | None = option(
+        "URL of the Spark cluster: spark://HOST:PORT, yarn, k8s://..., or "
+        "local[CORES]. Default: what spark-submit sets, or else local[*].",
+        default=None,
+        needs="runner=spark",
+    )
+
+    def check(self) -> None:
+        self.require_effect("runner")
 
 
 def run(config: PretrainingDataConfig) -> list[str]:
@@ -18,6 +72,9 @@ def run(config: PretrainingDataConfig) -> list[str]:
     Returns:
       The paths of the record files.
     """
+    from bert_tf.corpus import creation
+    from bert_tf.corpus.engines import beam, spark
+
     config.check()
     job = CreationConfig(
         **{

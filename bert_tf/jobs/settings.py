@@ -674,6 +674,8 @@ def model_options(
     return {
         "frozen_layers": frozen_layers(config, bert_config),
         "gradient_checkpointing": config.gradient_checkpointing,
+        "lora_rank": config.lora_rank,
+        "lora_alpha": config.lora_alpha,
     }
 
 

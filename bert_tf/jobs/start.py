@@ -43,37 +43,26 @@ _Config = TypeVar("_Config", bound=Options)
 _FineTuningConfig = TypeVar("_FineTuningConfig", bound=FineTuningOptions)
 
 
-@dataclasses.dataclass(frozen=True)
-class Start:
-    """What a job starts from.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Start(Pretrained):
+    """What a job starts from: a checkpoint, with what the options name.
+
+    Without a checkpoint, `path` is empty and the weights are random.
 
     Attributes:
       config: The model's configuration.
       vocab: The tokens in the order of their ids.
       do_lower_case: Whether the vocabulary is uncased.
-      strip_accents: Whether accents are stripped; None for the same as
-        `do_lower_case`.
-      init_checkpoint: The checkpoint with the weights; None for random ones.
-      labels: The labels of a model that was fine-tuned before.
-      head: The model's head, one of
-        `huggingface_names.HEADS`, if known.
-      classifier_dropout: The dropout rate of a head, if recorded.
-      activation_fn: See `Pretrained`.
-      trained_with: The recorded options; see `Pretrained.trained_with`.
-      unsupported_modules: See `Pretrained`.
+      init_checkpoint: The checkpoint that the options name. None for random
+        weights, and for the release of an earlier run in --output_dir.
     """
 
+    path: str = ""
+    weights: Weights = dataclasses.field(default_factory=dict)  # type: ignore[assignment]
     config: BertConfig
     vocab: tuple[str, ...]
     do_lower_case: bool
-    strip_accents: bool | None
-    init_checkpoint: str | None
-    labels: tuple[str, ...] | None = None
-    head: str | None = None
-    classifier_dropout: float | None = None
-    activation_fn: str | None = None
-    trained_with: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    unsupported_modules: tuple[str, ...] = ()
+    init_checkpoint: str | None = None
 
     def encoding(
         self, kind: type[_Encoding], max_seq_length: int, **more: Any
@@ -125,12 +114,7 @@ def resolve(
     checkpoint, folder = config.init_checkpoint, config.output_dir
     release = output_folder.find_release(config)
     if release and checkpoint:
-        logging.warning(
-            "`init_checkpoint=%s` is ignored, since %s already has a "
-            "checkpoint",
-            checkpoint,
-            folder,
-        )
+        warn_of_ignored(checkpoint, folder)
     checkpoint = release or checkpoint
     start = find_start(dataclasses.replace(config, init_checkpoint=checkpoint))
     if not config.do_train:
@@ -163,6 +147,15 @@ def resolve(
     config = config.with_fallbacks()
     require_length(config.max_seq_length, start.config)
     return config, start
+
+
+def warn_of_ignored(init_checkpoint: str, output_dir: str) -> None:
+    """Warns that a run resumes instead of starting from --init_checkpoint."""
+    logging.warning(
+        "`init_checkpoint=%s` is ignored, since %s already has a checkpoint",
+        init_checkpoint,
+        output_dir,
+    )
 
 
 def _recorded_beside(checkpoint: str | None) -> dict[str, Any]:
@@ -241,29 +234,24 @@ def find_start(config: StartOptions) -> Start:
     path = config.init_checkpoint
     if not path:
         bert_config = find_config(config)
-        vocab = _vocab(config, None, bert_config)
-        uncased = config.do_lower_case is not False
-        return Start(bert_config, vocab, uncased, config.strip_accents, None)
+        return Start(
+            config=bert_config,
+            vocab=_vocab(config, None, bert_config),
+            do_lower_case=config.do_lower_case is not False,
+            strip_accents=config.strip_accents,
+        )
     pretrained = open_pretrained(path)
     bert_config = find_config(config, pretrained)
-    vocab = _vocab(config, pretrained, bert_config)
+    facts = vars(pretrained) | {
+        "config": bert_config,
+        "vocab": _vocab(config, pretrained, bert_config),
+        "do_lower_case": _casing(config.do_lower_case, pretrained),
+    }
+    if config.strip_accents is not None:
+        facts["strip_accents"] = config.strip_accents
     require_sizes(bert_config, pretrained.weights)
-    strip_accents = config.strip_accents
-    if strip_accents is None:
-        strip_accents = pretrained.strip_accents
-    return Start(
-        config=bert_config,
-        vocab=vocab,
-        do_lower_case=_casing(config.do_lower_case, pretrained),
-        strip_accents=strip_accents,
-        init_checkpoint=path,
-        labels=pretrained.labels,
-        head=pretrained.head,
-        classifier_dropout=pretrained.classifier_dropout,
-        activation_fn=pretrained.activation_fn,
-        trained_with=pretrained.trained_with,
-        unsupported_modules=pretrained.unsupported_modules,
-    )
+    compare_configs(bert_config, pretrained)
+    return Start(**facts, init_checkpoint=path)
 
 
 def find_config(
@@ -363,27 +351,17 @@ def require_length(max_seq_length: int, config: BertConfig) -> None:
         )
 
 
-# The weights that training starts from.
-
-
-def open_start(
-    path: str, *, config: BertConfig, task: Any, is_trained: bool
-) -> Weights:
+def weights_for(pretrained: Pretrained, task: Any, is_trained: bool) -> Weights:
     """Returns the weights of a checkpoint, with its head if the task fits.
 
     Args:
-      path: The checkpoint, as `open_pretrained` takes it.
-      config: The configuration of the model.
+      pretrained: The checkpoint.
       task: The task, with `head`, `problem_type` and `labels`.
       is_trained: Whether a missing head will be trained.
 
     Raises:
-      InputError: The checkpoint does not fit, or has the head of another task
-        and no new head will be trained.
+      InputError: The head is for another task, and no new head will be trained.
     """
-    pretrained = open_pretrained(path)
-    compare_configs(config, pretrained)
-    weights = pretrained.weights
     if keeps_head(pretrained, task, is_trained):
-        return weights
-    return without_head(weights)
+        return pretrained.weights
+    return without_head(pretrained.weights)

@@ -19,7 +19,6 @@ from bert_tf.checkpoints.checkpoint import Pretrained, require_sizes
 from bert_tf.checkpoints.pretrained import open_pretrained
 from bert_tf.data import cache
 from bert_tf.data.batching import Features
-from bert_tf.jobs.settings import DistillationOptions
 from bert_tf.tasks.distillation import (
     DistillationTask,
     TeacherTask,
@@ -70,8 +69,7 @@ class Teacher:
             strategy,
             training,
             None,
-            path,
-            lambda _: self.pretrained.weights,
+            lambda: self.pretrained.weights,
         )
         outputs = estimator.predict(make_data)
         # The model is in a cycle of references with its traced functions.
@@ -81,24 +79,25 @@ class Teacher:
 
 
 def find_teacher(
-    config: DistillationOptions,
+    path: str,
     task: Any,
-    rename: Callable[[_Labels], _Labels] = lambda labels: labels,
-) -> Teacher | None:
-    """Opens --teacher, if the run trains with one.
+    rename: Callable[[_Labels], _Labels],
+    *,
+    weight: float,
+    temperature: float,
+) -> Teacher:
+    """Opens --teacher.
 
     Args:
-      config: The options of the job.
+      path: The checkpoint of the teacher.
       task: The student's `FineTuningTask`.
       rename: Maps the teacher's labels to the spelling of the task.
+      weight, temperature: See `DistillationTask`.
 
     Raises:
       InputError: The teacher cannot be read, or is not a fine-tuned model of
         the same task with the same labels, vocabulary and casing.
     """
-    path = config.teacher
-    if path is None or not config.do_train:
-        return None
     pretrained = open_pretrained(path)
     teacher_task = task_of_teacher(
         task, pretrained, f"`teacher={path}`", rename
@@ -106,9 +105,7 @@ def find_teacher(
     require_sizes(pretrained.config, pretrained.weights)
     weights = pretrained.weights
     blocks = (weights[name].tobytes() for name in sorted(weights.shapes))
-    student_task = DistillationTask(
-        task, config.distillation_weight, config.temperature
-    )
+    student_task = DistillationTask(task, weight, temperature)
     return Teacher(
         pretrained, teacher_task, cache.checksum(blocks), student_task
     )

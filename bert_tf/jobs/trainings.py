@@ -5,7 +5,7 @@ Several trainings have a folder each, and the weights of the best are kept:
 
     output_dir/
         model.ckpt-STEP, checkpoint     or   trials/NAME/model.ckpt-STEP ...
-        evaluations.jsonl, best/             trials.json, trials.tsv
+        evaluations.jsonl, best/             trials.tsv
         release/                        the model, its vocabulary and labels;
                                         with --lora_rank, lora/
 """
@@ -15,8 +15,8 @@ import functools
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -31,10 +31,17 @@ from bert_tf.errors import InputError, listed, wrong_value
 from bert_tf.jobs import output_folder, settings, trials
 from bert_tf.jobs.output_folder import RELEASE, WEIGHTS
 from bert_tf.jobs.settings import FineTuningOptions
-from bert_tf.jobs.start import Start, open_start, trained_with
+from bert_tf.jobs.start import (
+    Start,
+    trained_with,
+    warn_of_ignored,
+    weights_for,
+)
 from bert_tf.jobs.teacher import Teacher
 from bert_tf.jobs.trials import Trial
 from bert_tf.modeling.optimization import layerwise_rates
+from bert_tf.serving.export import export
+from bert_tf.serving.served import Served
 from bert_tf.training import results
 from bert_tf.training.distribution import agreement, is_chief
 from bert_tf.training.estimator import (
@@ -46,7 +53,11 @@ from bert_tf.training.estimator import (
 from bert_tf.training.hooks import BEST, Evaluation, Hook, Progress, Summaries
 from bert_tf.training.results import Metric
 from bert_tf.training.settings import TrainingConfig
-from bert_tf.training.workers import require_shared, wait_for_all
+from bert_tf.training.workers import (
+    by_chief,
+    require_shared,
+    wait_for_all,
+)
 
 # Files and folders with weights in the folder of a training.
 _HAS_WEIGHTS = re.compile(r"model\.ckpt-.*|checkpoint|best")
@@ -72,12 +83,13 @@ class TrainingResult:
     export: str | None = None
 
 
-class _Inputs(NamedTuple):
-    """The arguments of `Trainings.train`."""
+@dataclasses.dataclass(frozen=True)
+class Logs:
+    """When a training logs, evaluates and stops early; see the options."""
 
-    training_data: Callable[[Estimator], TrainingData]
-    evaluate: Evaluate
-    tokens_per_example: float
+    log_steps: int
+    eval_steps: int
+    early_stopping_patience: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,66 +97,40 @@ class Trainings:
     """The trainings of a fine-tuning job, and the model that is kept.
 
     Attributes:
-      config: The options of the job.
+      output_dir: The folder of the job.
       start: The checkpoint, vocabulary and casing that it starts from.
       task: The `bert_tf.tasks.task.FineTuningTask` to train.
       strategy: The devices.
       training: The settings of the training, without its number of steps.
       plan: The settings of each training; empty without --do_train.
+      logs: When a training logs and evaluates.
       save_best: The metric that selects the weights of a training among its
         evaluations; None for the last weights.
       metric: The metric that decides between several trainings.
       padding: How batches are padded.
+      recorded: The options that the release records.
       teacher: The model to learn from, if any.
     """
 
-    config: FineTuningOptions
+    output_dir: str
     start: Start
     task: Any
     strategy: tf.distribute.Strategy
     training: TrainingConfig
     plan: Mapping[Trial, TrainingConfig]
+    logs: Logs
     save_best: Metric | None
     metric: Metric
     padding: Padding
+    recorded: Mapping[str, Any]
     teacher: Teacher | None = None
-
-    def facts(
-        self, task: str, problem: str, labels: Iterable[str]
-    ) -> dict[str, Any]:
-        """Returns `Start.facts`, and for a training the teacher's checksum."""
-        facts = self.start.facts(task, problem, labels)
-        if self.plan:
-            facts["teacher"] = self.teacher and self.teacher.checksum
-        return facts
 
     def evaluation_data(self, features: Features) -> EvaluationData:
         """Returns the `make_data` of `Estimator.evaluate` and `predict`."""
         return evaluation_data(features, self.padding)
 
-    def train_or_open(
-        self, features: Features | None, evaluate: Evaluate
-    ) -> Estimator:
-        """Trains and releases a model, or opens an existing one.
-
-        Args:
-          features: The training set; None without --do_train.
-          evaluate: Returns the metrics of a model on the development set.
-        """
-        if features is None:
-            return self.open_model()
-        estimator = self.train(
-            self._training_data(features),
-            evaluate,
-            tokens_per_example=float(features.lengths.mean()),
-        )
-        self.release(estimator)
-        return estimator
-
-    def _training_data(
-        self, features: Features
-    ) -> Callable[[Estimator], TrainingData]:
-        """Returns the `training_data` of `train` for a training set."""
+    def train_on(self, features: Features, evaluate: Evaluate) -> Estimator:
+        """Trains on a training set and releases the model; see `train`."""
 
         @functools.cache
         def with_teacher() -> Features:
@@ -161,7 +147,10 @@ class Trainings:
             examples = with_teacher() if needs_teacher else features
             return training_data(examples, self.padding, estimator.config)
 
-        return data_of
+        length = float(features.lengths.mean())
+        estimator = self.train(data_of, evaluate, length)
+        self.release(estimator)
+        return estimator
 
     def train(
         self,
@@ -179,73 +168,70 @@ class Trainings:
         Returns:
           The estimator of the best training, with its best weights.
         """
-        output_dir = self.config.output_dir
         if self.save_best or len(self.plan) > 1:
-            require_shared(self.strategy, output_dir)
-        inputs = _Inputs(training_data, evaluate, tokens_per_example)
+            require_shared(self.strategy, self.output_dir)
+
+        def train_one(trial: Trial, folder: str) -> Estimator:
+            files.makedirs(folder)
+            estimator = self._estimator(self.plan[trial], folder)
+            if self.save_best is None and is_chief(self.strategy):
+                results.remove_best(os.path.join(folder, BEST))
+            estimator.train(
+                training_data(estimator),
+                self._hooks(
+                    estimator, folder, trial, evaluate, tokens_per_example
+                ),
+                usual_length=round(tokens_per_example),
+            )
+            _load_best(estimator, folder)
+            return estimator
+
         if len(self.plan) > 1:
-            estimator, folder = self._search(inputs)
+            estimator, folder = self._search(train_one, evaluate)
         else:
-            [trial] = self.plan
-            folder = output_dir
-            estimator = self._train_one(inputs, trial, folder)
-        _load_best(estimator, folder)
+            [trial], folder = self.plan, self.output_dir
+            estimator = train_one(trial, folder)
         if is_chief(self.strategy):
-            output_folder.record_best_training(output_dir, folder)
-        if self.config.lora_rank:
+            output_folder.record_best_training(self.output_dir, folder)
+        if self.task.lora_rank:
             self._merge_lora(estimator)
         return estimator
 
-    def _search(self, inputs: _Inputs) -> tuple[Estimator, str]:
+    def _search(
+        self, train_one: Callable[[Trial, str], Estimator], evaluate: Evaluate
+    ) -> tuple[Estimator, str]:
         """Runs several trainings; returns the best and its folder."""
-        output_dir = self.config.output_dir
+
+        def try_one(trial: Trial, folder: str) -> dict[str, float]:
+            """Keeps files only, not the model."""
+            estimator = train_one(trial, folder)
+            metrics = evaluate(estimator)
+            metrics["train_seconds"] = estimator.train_seconds
+            del metrics["global_step"]
+            # Frees the variables and traced functions before the next training.
+            del estimator
+            keras.utils.clear_session()
+            return metrics
+
         best = trials.run(
             [*self.plan],
-            functools.partial(self._try_one, inputs),
-            output_dir,
+            try_one,
+            self.output_dir,
             self.save_best or self.metric,
             _discard_weights,
             writes=is_chief(self.strategy),
         )
-        folder = trials.folder_of(output_dir, best.trial)
+        folder = trials.folder_of(self.output_dir, best.trial)
         # Trains only if an earlier run has discarded the weights.
-        estimator = self._train_one(inputs, best.trial, folder)
+        estimator = train_one(best.trial, folder)
         if math.isnan(estimator.train_seconds):
             estimator.train_seconds = best.metrics["train_seconds"]
         return estimator, folder
 
-    def _try_one(
-        self, inputs: _Inputs, trial: Trial, folder: str
-    ) -> dict[str, float]:
-        """Trains and evaluates; keeps files only, not the model."""
-        estimator = self._train_one(inputs, trial, folder)
-        _load_best(estimator, folder)
-        metrics = inputs.evaluate(estimator)
-        metrics["train_seconds"] = estimator.train_seconds
-        del metrics["global_step"]
-        # Frees the variables and traced functions before the next training.
-        del estimator
-        keras.utils.clear_session()
-        return metrics
-
-    def _train_one(
-        self, inputs: _Inputs, trial: Trial, folder: str
-    ) -> Estimator:
-        files.makedirs(folder)
-        estimator = self._estimator(self.plan[trial], folder)
-        if self.save_best is None and is_chief(self.strategy):
-            results.remove_best(os.path.join(folder, BEST))
-        estimator.train(
-            inputs.training_data(estimator),
-            self._hooks(estimator, folder, trial, inputs),
-            usual_length=round(inputs.tokens_per_example),
-        )
-        return estimator
-
     def _merge_lora(self, estimator: Estimator) -> None:
         """Writes the adapters to the release, then merges them."""
         if is_chief(self.strategy):
-            release = os.path.join(self.config.output_dir, RELEASE)
+            release = os.path.join(self.output_dir, RELEASE)
             files.makedirs(release)
             adapters.save(
                 estimator.model,
@@ -256,52 +242,55 @@ class Trainings:
         estimator.merge_lora()
 
     def _estimator(self, training: TrainingConfig, folder: str) -> Estimator:
-        return Estimator(
+        start = self.start
+        open_initial = functools.partial(
+            weights_for, start, self.task, is_trained=bool(self.plan)
+        )
+        estimator = Estimator(
             self.task,
             self.strategy,
             training,
             folder,
-            self.start.init_checkpoint,
-            functools.partial(
-                open_start,
-                config=self.start.config,
-                task=self.task,
-                is_trained=bool(self.plan),
-            ),
+            open_initial if start.path else None,
         )
+        used = estimator.weights_from
+        if start.init_checkpoint and used != start.weights.path:
+            warn_of_ignored(start.init_checkpoint, folder)
+        return estimator
 
     def _hooks(
         self,
         estimator: Estimator,
         folder: str,
         trial: Trial,
-        inputs: _Inputs,
+        evaluate: Evaluate,
+        tokens_per_example: float,
     ) -> list[Hook]:
-        config, num_steps = self.config, estimator.config.num_train_steps
+        logs, num_steps = self.logs, estimator.config.num_train_steps
         writes = is_chief(self.strategy)
         hooks: list[Hook] = []
         if writes:
             hooks = log_hooks(
                 folder,
-                config.log_steps,
+                logs.log_steps,
                 num_steps,
                 examples_per_step=trial.train_batch_size,
-                tokens_per_example=inputs.tokens_per_example,
+                tokens_per_example=tokens_per_example,
             )
-        every = config.eval_steps
+        every = logs.eval_steps
         if self.save_best and not every:
             every = math.ceil(num_steps / trial.num_train_epochs)
         if every:
             hooks.append(
                 Evaluation(
-                    functools.partial(inputs.evaluate, estimator),
+                    functools.partial(evaluate, estimator),
                     folder,
                     every=every,
                     last_step=num_steps,
                     writes=writes,
                     metric=self.save_best,
                     export=estimator.export_weights if self.save_best else None,
-                    patience=config.early_stopping_patience,
+                    patience=logs.early_stopping_patience,
                 )
             )
         return hooks
@@ -309,21 +298,17 @@ class Trainings:
     def open_model(self) -> Estimator:
         """Opens a model that was trained before.
 
-        Uses the first that exists: the best or last checkpoint in the output
-        folder, `start.init_checkpoint`, or the release in the output folder.
+        Uses the best or last checkpoint in the output folder or, if there is
+        none, the checkpoint of `start`.
 
         Raises:
           InputError: There is no model, or it has no head.
         """
-        output_dir = self.config.output_dir
-        folder = output_folder.best_training(output_dir)
+        folder = output_folder.best_training(self.output_dir)
         estimator = self._estimator(self.training, folder)
         _load_best(estimator, folder)
-        release = os.path.join(output_dir, RELEASE, WEIGHTS)
-        if estimator.weights_from is None and files.exists(f"{release}.index"):
-            estimator.load_weights(release)
         if estimator.weights_from is None:
-            raise output_folder.no_model(output_dir)
+            raise output_folder.no_model(self.output_dir)
         missing = [
             name
             for name in estimator.random_variables
@@ -340,8 +325,7 @@ class Trainings:
         """Writes the model, its vocabulary and labels to `release/`."""
         if not is_chief(self.strategy):
             return
-        start, task = self.start, self.task
-        folder = os.path.join(self.config.output_dir, RELEASE)
+        folder = os.path.join(self.output_dir, RELEASE)
         files.makedirs(folder)
         prefix = os.path.join(folder, WEIGHTS)
         write_metadata(
@@ -349,12 +333,12 @@ class Trainings:
             Pretrained(
                 prefix,
                 {},
-                start.config,
-                start.vocab,
-                do_lower_case=start.do_lower_case,
-                strip_accents=start.strip_accents,
-                **task.facts(),
-                **trained_with(self.config, start),
+                self.start.config,
+                self.start.vocab,
+                do_lower_case=self.start.do_lower_case,
+                strip_accents=self.start.strip_accents,
+                **self.task.facts(),
+                **self.recorded,
             ),
         )
         # The weights come last: a release that has them is complete.
@@ -384,8 +368,6 @@ def prepare(
       InputError: --save_best names an unknown metric, the devices cannot be
         used, or the training set is too small for one step.
     """
-    # Any kind of task can have adapters.
-    task.lora_rank, task.lora_alpha = config.lora_rank, config.lora_alpha
     strategy = settings.connect(config)
     training = settings.training_config(config, 1, 0)
     if config.layer_rate_decay != 1:
@@ -405,15 +387,21 @@ def prepare(
     for planned in plan.values():
         batch_per_replica(planned, strategy)
     return Trainings(
-        config,
+        config.output_dir,
         start,
         teacher.student_task if teacher else task,
         strategy,
         training,
         plan,
+        Logs(
+            config.log_steps,
+            config.eval_steps,
+            config.early_stopping_patience,
+        ),
         save_best,
         metrics[0],
         padding,
+        trained_with(config, start),
         teacher,
     )
 
@@ -546,3 +534,48 @@ def _load_best(estimator: Estimator, folder: str) -> None:
             best.metric,
             best.value,
         )
+
+
+def export_kept(
+    estimator: Estimator,
+    serve: Callable[[keras.Model], Served],
+    export_dir: str,
+    **facts: Any,
+) -> str | None:
+    """Exports a new version for TensorFlow Serving; only the chief writes.
+
+    Args:
+      estimator: The model.
+      serve: Wraps a model in a `Served`.
+      export_dir: The folder of all versions.
+      **facts: `name`, `metrics` and `source`; see `serving.export.export`.
+
+    Returns:
+      The folder of the new version; None on workers other than the chief.
+
+    Raises:
+      InputError: The folder cannot be written to.
+    """
+    written = []
+
+    def write() -> None:
+        written.append(
+            export(serve(_on_one_device(estimator)), export_dir, **facts)
+        )
+
+    by_chief(estimator.strategy, write, "export the model")
+    return written[0] if written else None
+
+
+def _on_one_device(estimator: Estimator) -> keras.Model:
+    """Returns a copy of the model on one device, for a server."""
+    task = estimator.task
+    with tf.device("CPU:0"):
+        model = task.build_model()
+    if task.lora_rank:
+        # The estimator's adapters are merged.
+        model.merge_lora()
+    trained = task.checkpoint_variables(estimator.model)
+    for path, variable in task.checkpoint_variables(model).items():
+        variable.assign(tf.convert_to_tensor(trained[path].value))
+    return model

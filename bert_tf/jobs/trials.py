@@ -5,7 +5,7 @@ the best median over its seeds, so that one lucky seed does not decide. A trial
 whose training diverged counts as the worst.
 
 Each trial has a folder `trials/NAME` with a `trial.json`, written when the
-trial is finished. `trials.json` and `trials.tsv` compare all trials.
+trial is finished. `trials.tsv` compares all settings.
 """
 
 import dataclasses
@@ -15,7 +15,6 @@ import math
 import os
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 from absl import logging
 
@@ -34,7 +33,6 @@ from bert_tf.training.results import (
 
 FOLDER = "trials"
 RESULT = "trial.json"
-SUMMARY = "trials.json"
 TABLE = "trials.tsv"
 
 # The values of --search: batch sizes, learning rates and numbers of epochs.
@@ -42,9 +40,11 @@ SEARCHES: Mapping[str, tuple[Sequence[float], ...]] = {
     "paper": ((16, 32), (5e-5, 3e-5, 2e-5), (2.0, 3.0, 4.0)),
 }
 
-_SETTING = tuple(named(FineTuningOptions, decides="setting"))
-_SPREAD = ("median", "minimum", "maximum", "standard_deviation")
-_COLUMNS = (*_SETTING, "trials", "diverged", "metric", *_SPREAD, "best")
+_COLUMNS = (
+    *named(FineTuningOptions, decides="setting"),
+    *("trials", "diverged", "metric"),
+    *("median", "minimum", "maximum", "standard_deviation", "best"),
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,20 +57,18 @@ class Trial:
     random_seed: int
 
     @property
-    def setting(self) -> tuple[int, float, float]:
-        """The hyperparameters, which trials with other seeds share."""
-        return self.train_batch_size, self.learning_rate, self.num_train_epochs
-
-    @property
-    def setting_name(self) -> str:
-        """The setting in words, such as batch32_rate5e-05_epochs3."""
-        batch_size, rate, epochs = map(_short, self.setting)
-        return f"batch{batch_size}_rate{rate}_epochs{epochs}"
+    def setting(self) -> tuple[str, str, str]:
+        """The hyperparameters, with all digits, but 3 for 3.0."""
+        batch_size, *others = dataclasses.astuple(self)[:3]
+        rate, epochs = (repr(x).removesuffix(".0") for x in others)
+        return str(batch_size), rate, epochs
 
     @property
     def name(self) -> str:
-        """The name of the trial's folder, which ends with the seed."""
-        return f"{self.setting_name}_seed{self.random_seed}"
+        """The name of the trial's folder."""
+        batch_size, rate, epochs = self.setting
+        seed = self.random_seed
+        return f"batch{batch_size}_rate{rate}_epochs{epochs}_seed{seed}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,10 +109,15 @@ def plan(base: Trial, num_seeds: int, search: str | None = None) -> list[Trial]:
       num_seeds: The number of trials of each setting.
       search: A name in `SEARCHES`, or None.
     """
-    grid = SEARCHES[search] if search else [[value] for value in base.setting]
+    trials = [base]
+    if search:
+        trials = [
+            Trial(int(batch_size), rate, epochs, base.random_seed)
+            for batch_size, rate, epochs in itertools.product(*SEARCHES[search])
+        ]
     return [
-        Trial(int(batch_size), rate, epochs, base.random_seed + number)
-        for batch_size, rate, epochs in itertools.product(*grid)
+        dataclasses.replace(trial, random_seed=base.random_seed + number)
+        for trial in trials
         for number in range(num_seeds)
     ]
 
@@ -135,10 +138,10 @@ def run(
 ) -> Result:
     """Runs the unfinished trials and returns the best result of all trials.
 
-    After each trial, `trials.json` and `trials.tsv` are updated. A trial that
-    diverges is logged and skipped. In the end, the weights of all trials but
-    the best are discarded. If another metric or more seeds decide later, the
-    weights of the best trial may be gone; training it again restores them.
+    A trial that diverges is logged and skipped. In the end, the weights of all
+    trials but the best are discarded. If another metric or more seeds decide
+    later, the weights of the best trial may be gone; training it again restores
+    them.
 
     Args:
       trials: The trials, from `plan`.
@@ -157,8 +160,10 @@ def run(
         result = found[trial] or _run(trial, run_one, output_dir, writes)
         results.append(result)
         best = best_of(results, metric)
+        table = table_of(results, metric)
         if writes:
-            write_summary(output_dir, metric, results)
+            path = os.path.join(output_dir, TABLE)
+            files.write_text(path, "".join(f"{line}\n" for line in table))
     if best.failure is not None:
         raise InputError(
             f"All {len(trials)} training runs diverged. The last error: "
@@ -168,7 +173,9 @@ def run(
         for trial in trials:
             if trial != best.trial:
                 discard(folder_of(output_dir, trial))
-    _log(results)
+    logging.info("***** Trials *****")
+    for line in table:
+        logging.info("  %s", line)
     logging.info("The best trial by %s: %s", metric, best.trial.name)
     return best
 
@@ -215,47 +222,17 @@ def _by_setting(results: Iterable[Result]) -> dict[tuple, list[Result]]:
     return groups
 
 
-def spread_of(values: Iterable[float]) -> dict[str, float]:
-    """Returns statistics of some numbers; non-finite values are ignored.
+def spread_of(values: Iterable[float]) -> tuple[float, float, float, float]:
+    """Returns median, minimum, maximum and standard deviation.
 
-    Returns:
-      The median, minimum, maximum, standard deviation (of a sample, with
-      n - 1; 0 for a single number) and the count.
+    Numbers that are not finite are ignored. The deviation is that of a sample,
+    with n - 1; 0 for a single number.
     """
     numbers = [float(value) for value in values if math.isfinite(value)]
     if not numbers:
-        return {**dict.fromkeys(_SPREAD, math.nan), "count": 0}
-    return {
-        "median": statistics.median(numbers),
-        "minimum": min(numbers),
-        "maximum": max(numbers),
-        "standard_deviation": statistics.stdev(numbers)
-        if len(numbers) > 1
-        else 0.0,
-        "count": len(numbers),
-    }
-
-
-def _spreads(results: Sequence[Result]) -> dict[str, dict[str, float]]:
-    """Returns the spread of every metric, over the results that have it."""
-    names = dict.fromkeys(name for r in results for name in r.metrics)
-    return {
-        name: spread_of(r.metrics[name] for r in results if name in r.metrics)
-        for name in names
-    }
-
-
-def _log(results: Iterable[Result]) -> None:
-    """Logs the spread of every metric of every setting."""
-    for group in _by_setting(results).values():
-        for metric, spread in _spreads(group).items():
-            logging.info(
-                "%s: %s median %.4f, from %.4f to %.4f, standard deviation "
-                "%.4f, %d training(s)",
-                group[0].trial.setting_name,
-                metric,
-                *spread.values(),
-            )
+        return (math.nan,) * 4
+    deviation = statistics.stdev(numbers) if len(numbers) > 1 else 0.0
+    return statistics.median(numbers), min(numbers), max(numbers), deviation
 
 
 # Files.
@@ -265,82 +242,40 @@ def write_result(folder: str, result: Result) -> None:
     """Records in a trial's folder that the trial is finished."""
     values = dataclasses.asdict(result)
     values["metrics"] = finite_or_null(result.metrics)
-    _write_json(os.path.join(folder, RESULT), values)
+    path = os.path.join(folder, RESULT)
+    files.write_text(path, json.dumps(values, indent=2) + "\n")
 
 
 def read_result(folder: str, trial: Trial) -> Result | None:
     """Returns the result that is recorded in a trial's folder.
 
     Returns:
-      None if the trial is not finished or had another setting, or its result
-      is damaged.
+      None if the trial is not finished, or the folder holds another trial.
     """
     path = os.path.join(folder, RESULT)
-    if not files.exists(path):
+    values = files.read_json(path) if files.exists(path) else {}
+    if values.get("trial") != dataclasses.asdict(trial):
         return None
-    try:
-        values = files.read_json(path)
-        if values["trial"] != dataclasses.asdict(trial):
-            return None
-        metrics = null_to_nan(values["metrics"])
-        return Result(trial, metrics, values["failure"])
-    except (InputError, KeyError, TypeError, AttributeError) as error:
-        logging.warning("%s is damaged; running the trial: %s", path, error)
-        return None
+    return Result(trial, null_to_nan(values["metrics"]), values["failure"])
 
 
-def write_summary(
-    folder: str, metric: Metric, results: Sequence[Result]
-) -> None:
-    """Writes `trials.json`, and `trials.tsv` with a row per setting and metric.
-
-    Args:
-      folder: The folder of both files.
-      metric: The metric that decides.
-      results: The results so far.
-    """
+def table_of(results: Sequence[Result], metric: Metric) -> list[str]:
+    """Returns the lines of `trials.tsv`: one for each setting and metric."""
     best = best_of(results, metric).trial
-    settings, rows = [], [_COLUMNS]
+    rows = [_COLUMNS]
     for setting, group in _by_setting(results).items():
-        spreads = _spreads(group)
-        settings.append(
-            {
-                **dict(zip(_SETTING, setting, strict=True)),
-                "metrics": {n: finite_or_null(s) for n, s in spreads.items()},
-                "trials": [
-                    {
-                        "name": result.trial.name,
-                        "random_seed": result.trial.random_seed,
-                        "failure": result.failure,
-                        "metrics": finite_or_null(result.metrics),
-                    }
-                    for result in group
-                ],
-            }
-        )
         num_failures = sum(result.failure is not None for result in group)
-        for name, spread in spreads.items():
+        for name in dict.fromkeys(n for r in group for n in r.metrics):
+            spread = spread_of(r.metrics.get(name, math.nan) for r in group)
             decides = setting == best.setting and name == metric
             rows.append(
                 (
-                    *map(_short, setting),
+                    *setting,
                     str(len(group)),
                     str(num_failures),
                     name,
-                    *(f"{spread[column]:.4f}" for column in _SPREAD),
+                    *(f"{number:.4f}" for number in spread),
                     best.name if decides else "",
                 )
             )
-    values = {"metric": metric, "best": best.name, "settings": settings}
-    _write_json(os.path.join(folder, SUMMARY), values)
-    text = "".join("\t".join(row) + "\n" for row in rows)
-    files.write_text(os.path.join(folder, TABLE), text)
-
-
-def _short(number: float) -> str:
-    """Returns a number with all its digits, but 3 for 3.0."""
-    return repr(number).removesuffix(".0")
-
-
-def _write_json(path: str, values: Mapping[str, Any]) -> None:
-    files.write_text(path, json.dumps(values, indent=2) + "\n")
+    return ["\t".join(row) for row in rows]

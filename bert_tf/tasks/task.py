@@ -153,6 +153,7 @@ class FineTuningTask(Task):
     Args:
       config: The configuration of the model.
       encoding: How examples become features.
+      lora_rank, lora_alpha: See `Task`.
       options: Further keyword arguments of the model: `frozen_layers`,
         `gradient_checkpointing` and options of the head.
 
@@ -185,10 +186,14 @@ class FineTuningTask(Task):
         self,
         config: BertConfig,
         encoding: RowEncoding,
+        *,
+        lora_rank: int | None = None,
+        lora_alpha: float | None = None,
         **options: Any,
     ):
         self.config = config
         self.encoding = encoding
+        self.lora_rank, self.lora_alpha = lora_rank, lora_alpha
         self.labels = tuple(getattr(encoding, "labels", ()))
         self._model_options = options
 

@@ -83,8 +83,8 @@ class Estimator:
       strategy: The devices.
       config: The options of the training.
       output_dir: The folder of the checkpoints; None to predict only.
-      init_checkpoint: The initial weights, if `output_dir` has no checkpoint.
-      open_checkpoint: Opens `init_checkpoint`.
+      open_initial: Opens the initial weights, if `output_dir` has no
+        checkpoint. None for random ones.
 
     Attributes:
       model: The task's model.
@@ -108,8 +108,7 @@ class Estimator:
         strategy: tf.distribute.Strategy,
         config: TrainingConfig,
         output_dir: str | None,
-        init_checkpoint: str | None = None,
-        open_checkpoint: Callable[[str], Weights] = checkpoints.open_checkpoint,
+        open_initial: Callable[[], Weights] | None = None,
     ):
         self.task = task
         self.strategy = strategy
@@ -125,7 +124,7 @@ class Estimator:
                 output_dir, config.keep_checkpoint_max
             )
             self._own_checkpoint = self._manager.latest()
-        is_restored = bool(self._own_checkpoint or init_checkpoint)
+        is_restored = bool(self._own_checkpoint or open_initial)
         keras.utils.set_random_seed(config.random_seed)
         with strategy.scope():
             self.model = task.build_model(is_restored)
@@ -134,7 +133,7 @@ class Estimator:
         self._loss_scale: keras.Variable | None = None
         self._saved_step = 0
         self.weights_from = self._own_checkpoint
-        self._initialize(init_checkpoint, open_checkpoint)
+        self._initialize(open_initial)
         require_same_step(strategy, self.step, output_dir)
         require_same_weights(strategy, self._weights)
 
@@ -155,11 +154,7 @@ class Estimator:
             jit_compile=self._jit and is_plain(self.strategy),
         )
 
-    def _initialize(
-        self,
-        init_checkpoint: str | None,
-        open_checkpoint: Callable[[str], Weights],
-    ) -> None:
+    def _initialize(self, open_initial: Callable[[], Weights] | None) -> None:
         """Restores the last checkpoint of the run, or else the initial one."""
         own = self._own_checkpoint
         if own is not None:
@@ -172,15 +167,8 @@ class Estimator:
             logging.info(
                 "Resuming at step %d of %s: %s", self.step, own, report
             )
-            if init_checkpoint:
-                logging.warning(
-                    "`init_checkpoint=%s` is ignored, since %s already has a "
-                    "checkpoint",
-                    init_checkpoint,
-                    self._manager.directory,
-                )
-        elif init_checkpoint:
-            weights = open_checkpoint(init_checkpoint)
+        elif open_initial is not None:
+            weights = open_initial()
             self.weights_from = weights.path
             report = restore(self._weights, weights, self.task.new_variables)
             self.random_variables = report.missing

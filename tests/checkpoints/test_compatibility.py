@@ -11,10 +11,11 @@ import sentence_files
 import bert_tf
 from bert_tf.checkpoints import tf1 as checkpoints
 from bert_tf.checkpoints.checkpoint import Pretrained, write_metadata
+from bert_tf.checkpoints.pretrained import open_pretrained
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.jobs.settings import StartOptions
-from bert_tf.jobs.start import find_start, open_start
+from bert_tf.jobs.start import find_start, weights_for
 from bert_tf.jobs.teacher import find_teacher
 from bert_tf.kinds.classification.options import ClassifierConfig
 from bert_tf.modeling.encoder import BertModel
@@ -134,7 +135,7 @@ def test_the_head_to_start_from(saved, student, caplog, facts, words):
     task = student.make_task()
 
     def start():
-        return open_start(path, config=CONFIG, task=task, is_trained=True)
+        return weights_for(open_pretrained(path), task, is_trained=True)
 
     found = warnings_of(caplog, start)
     assert found == warnings_of(caplog, load, path)
@@ -184,14 +185,13 @@ def test_a_short_vocabulary(saved, caplog):
 
 
 @pytest.fixture
-def doors(student, tmp_path):
+def doors(student):
     """Returns how a script and `fit` refuse a teacher."""
 
     def found(teacher):
-        options = {"task_name": "sst-2", "output_dir": str(tmp_path / "out")}
-        config = ClassifierConfig(do_train=True, teacher=teacher, **options)
+        task, weights = student.make_task(), {"weight": 0.9, "temperature": 2}
         return (
-            refusal(find_teacher, config, student.make_task()),
+            refusal(find_teacher, teacher, task, list, **weights),
             refusal(student.fit, ["good"], ["good"], teacher=teacher),
         )
 

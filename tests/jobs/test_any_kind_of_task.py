@@ -100,20 +100,6 @@ def test_a_custom_task_trains_evaluates_and_resumes(tmp_path):
     assert again.metrics == result.metrics
 
 
-# tests/jobs/test_fine_tuning.py has it with a classifier.
-@pytest.mark.slow
-def test_the_best_of_several_trainings(tmp_path):
-    result = run(tmp_path, do_eval=True, num_seeds=2, save_best="loss")
-    trials = json.loads((tmp_path / "out" / "trials.json").read_text())
-    losses = [
-        trial["metrics"]["eval_loss"]
-        for setting in trials["settings"]
-        for trial in setting["trials"]
-    ]
-    assert len(losses) == 2
-    assert result.metrics["eval_loss"] == min(losses)
-
-
 def test_wrong_inputs_are_errors(tmp_path):
     with pytest.raises(InputError, match="none of the texts can be used"):
         run(tmp_path, [[""]])

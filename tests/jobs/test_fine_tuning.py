@@ -1,7 +1,6 @@
 """The shared steps of fine-tuning jobs, with a toy task."""
 
 import dataclasses
-import functools
 import json
 import os
 
@@ -12,8 +11,8 @@ import tensorflow as tf
 from bert_tf.checkpoints import tf1 as checkpoints
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
-from bert_tf.jobs import exporting, fine_tuning, output_folder, trainings
-from bert_tf.jobs.settings import ExportOptions, FineTuningOptions
+from bert_tf.jobs import fine_tuning, output_folder, trainings
+from bert_tf.jobs.settings import FineTuningOptions
 from bert_tf.jobs.start import Start
 from bert_tf.training import results, step, workers
 from bert_tf.training.estimator import Estimator
@@ -23,7 +22,12 @@ from bert_tf.training.settings import TrainingConfig
 from tests.training import toy_task
 
 VOCAB = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-START = Start(BertConfig(vocab_size=5), VOCAB, False, True, None)
+START = Start(
+    config=BertConfig(vocab_size=5),
+    vocab=VOCAB,
+    do_lower_case=False,
+    strip_accents=True,
+)
 EXAMPLES = toy_task.examples(24)
 HELD_OUT = toy_task.examples(7, seed=1)
 METRICS = ["eval_f1", "eval_loss", "loss", "examples"]
@@ -56,6 +60,7 @@ def options(folder="out", **changes):
 def make(folder, start=START, num_examples=24, **changes):
     """Prepares a job, whose default metric is the loss."""
     task, config = Task(dropout_rate=0.3), options(folder, **changes)
+    task.lora_rank, task.lora_alpha = config.lora_rank, config.lora_alpha
     tuning = trainings.prepare(config, start, task, METRICS, num_examples)
     return dataclasses.replace(tuning, metric=Metric("loss", True))
 
@@ -286,10 +291,15 @@ def test_releases_and_models_that_can_be_opened(tmp_path):
         "strip_accents": True,
     }
     assert (folder / "vocab.txt").read_text().split() == list(VOCAB)
-    assert_equal(open_model(tmp_path), estimator)
-    start = functools.partial(dataclasses.replace, START)
+
+    def start(path):
+        weights = checkpoints.open_checkpoint(path)
+        return dataclasses.replace(
+            START, path=path, weights=weights, init_checkpoint=path
+        )
+
     whole = str(folder / "bert_model.ckpt")
-    used = open_model(tmp_path / "new", start(init_checkpoint=whole))
+    used = open_model(tmp_path / "new", start(whole))
     assert_equal(used, estimator)
     assert used.step == 0
     headless = str(tmp_path / "headless.ckpt")
@@ -297,7 +307,7 @@ def test_releases_and_models_that_can_be_opened(tmp_path):
     checkpoints.write(headless, {"bert/embeddings": table})
     message = f"{headless} is not a fine-tuned model: it lacks head/"
     with pytest.raises(InputError, match=message):
-        open_model(tmp_path / "new", start(init_checkpoint=headless))
+        open_model(tmp_path / "new", start(headless))
     with pytest.raises(InputError, match="no fine-tuned model in `output_dir="):
         open_model(tmp_path / "new")
 
@@ -324,11 +334,10 @@ def test_the_chief_exports_a_copy_for_one_device(
     config = TrainingConfig(num_train_steps=1)
     estimator = Estimator(task, toy_task.two_devices(), config, str(tmp_path))
     monkeypatch.setattr(workers, "is_chief", lambda strategy: is_chief)
-    monkeypatch.setattr(exporting, "export", export)
+    monkeypatch.setattr(trainings, "export", export)
     facts = {"name": "mood", "metrics": {"eval_f1": 0.5}, "source": "start"}
-    options = ExportOptions(export_dir="export")
-    found = exporting.export_kept(
-        estimator, lambda model: model, options, **facts
+    found = trainings.export_kept(
+        estimator, lambda model: model, "export", **facts
     )
     assert found == ("new version" if is_chief else None)
     assert len(exported) == is_chief
@@ -347,25 +356,27 @@ def test_an_export_has_the_scores_and_the_source_of_its_weights(
     """The step is not compared: another seed has other weights at it."""
     requests = []
 
-    def export_kept(estimator, serve, config, **facts):
-        requests.append((config, facts))
+    def export_kept(estimator, serve, export_dir, **facts):
+        requests.append((export_dir, facts))
         return "new version"
 
-    monkeypatch.setattr(exporting, "export_kept", export_kept)
-    flags = {"init_checkpoint": "mine", "do_export": True}
-    job = make(tmp_path, num_examples=None, **flags)
+    monkeypatch.setattr(fine_tuning, "export_kept", export_kept)
+    config = options(tmp_path, init_checkpoint="mine", do_export=True)
+    job = make(tmp_path, num_examples=None)
     estimator = Estimator(job.task, job.strategy, job.training, str(tmp_path))
     scores = {"eval_f1": 0.5, "loss": None, "global_step": 3}
 
     def facts_of_export():
-        folder = fine_tuning.export_trained(job, estimator, "mood", print)
+        folder = fine_tuning.export_trained(config, estimator, "mood", print)
         assert folder == "new version"
-        config, facts = requests.pop()
-        assert (config, facts["name"]) == (job.config, "mood")
+        place, facts = requests.pop()
+        assert (place, facts["name"]) == (f"{tmp_path}/export", "mood")
         return facts["metrics"], facts["source"]
 
     assert facts_of_export() == (None, "mine")
-    fine_tuning.write_metrics(job.config, estimator, scores | {"loss": np.nan})
+    fine_tuning.write_metrics(
+        str(tmp_path), estimator, scores | {"loss": np.nan}
+    )
     assert facts_of_export() == (scores, "mine")
     # With a model in the folder, the record takes precedence.
     record = {"facts": {}, "settings": {"init_checkpoint": "hf://google/bert"}}
@@ -378,6 +389,3 @@ def test_an_export_has_the_scores_and_the_source_of_its_weights(
     (tmp_path / "eval_results.json").write_text("{")
     with pytest.raises(InputError, match=r"eval_results\.json"):
         facts_of_export()
-    job = make(tmp_path, num_examples=None)
-    assert fine_tuning.export_trained(job, estimator, "mood", print) is None
-    assert not requests

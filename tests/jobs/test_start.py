@@ -18,8 +18,8 @@ from bert_tf.jobs.start import (
     Start,
     find_config,
     find_start,
-    open_start,
     resolve,
+    weights_for,
 )
 from bert_tf.kinds.classification.job import ClassifierConfig
 from bert_tf.kinds.pretraining.job import PretrainingConfig
@@ -81,24 +81,34 @@ def test_a_start_combines_options_and_checkpoint(release, named, caplog):
     vocab = (*VOCAB[:-1], "c")
     facts |= {"do_lower_case": False, "head": "classifier", "vocab": vocab}
     prefix = release(config=CONFIG, **facts)
-    found = Start(CONFIG, init_checkpoint=prefix, **facts)
-    assert start_of(prefix) == found
+    start = start_of(prefix)
+    found = Start(
+        path=start.path,
+        weights=start.weights,
+        config=CONFIG,
+        init_checkpoint=prefix,
+        **facts,
+    )
+    assert start == found
     assert not caplog.records
     # Options take precedence.
     start = start_of(prefix, strip_accents=False, **named)
-    assert start == dataclasses.replace(found, vocab=VOCAB, strip_accents=False)
+    assert start == dataclasses.replace(
+        found, weights=start.weights, vocab=VOCAB, strip_accents=False
+    )
     [warning] = caplog.records
     first = f"line {len(VOCAB)} is the first of 1 that differ"
     assert first in warning.getMessage()
     # An old command line names each file.
     prefix = release("google")
-    assert start_of(prefix, do_lower_case=False, **named) == Start(
-        CONFIG, VOCAB, False, None, prefix, head="encoder"
-    )
+    start = start_of(prefix, do_lower_case=False, **named)
+    assert (start.config, start.vocab, start.head) == (CONFIG, VOCAB, "encoder")
+    assert start.do_lower_case is False
     # Random weights need no checkpoint.
-    assert start_of(**named) == Start(CONFIG, VOCAB, True, None, None)
-    start = start_of(do_lower_case=False, strip_accents=True, **named)
-    assert start == Start(CONFIG, VOCAB, False, True, None)
+    known = {"config": CONFIG, "vocab": VOCAB}
+    assert start_of(**named) == Start(**known, do_lower_case=True)
+    casing = {"do_lower_case": False, "strip_accents": True}
+    assert start_of(**casing, **named) == Start(**known, **casing)
 
 
 def test_missing_files_and_files_that_do_not_fit(release, named, tmp_path):
@@ -341,7 +351,7 @@ def classifier(tmp_path):
 def opened(path, is_trained, **changes):
     """Returns the names of the weights that a task takes."""
     task = type("Other", (Task,), changes)()
-    weights = open_start(path, config=CONFIG, task=task, is_trained=is_trained)
+    weights = weights_for(open_pretrained(path), task, is_trained)
     return [*weights.shapes]
 
 

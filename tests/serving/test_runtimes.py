@@ -17,7 +17,7 @@ from checkout import ROOT
 
 from bert_tf.base import files
 from bert_tf.errors import InputError, MissingPackageError
-from bert_tf.jobs.options.convert_saved_model import (
+from bert_tf.jobs.convert_saved_model import (
     PACKAGES,
     ConvertSavedModelConfig,
 )

@@ -150,7 +150,7 @@ def _data_set(config: ClassifierConfig, start: Start) -> DataSet:
             config.warn_ignored()
     if not config.do_train:
         require_activation(
-            start.init_checkpoint or config.output_dir,
+            start.path,
             start.activation_fn,
             data_set.problem,
             "Remove it from config.json to use the outputs before it.",

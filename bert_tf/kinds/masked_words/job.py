@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from bert_tf.checkpoints.checkpoint import Pretrained
-from bert_tf.checkpoints.pretrained import compare_configs, open_pretrained
 from bert_tf.checkpoints.weights import restore
 from bert_tf.errors import InputError
 from bert_tf.jobs.start import find_start
@@ -63,18 +62,12 @@ def run(config: FillMaskConfig) -> list[Filled]:
     encoding = start.encoding(
         TextEncoding, length or start.config.max_position_embeddings
     )
-    pretrained = open_pretrained(config.init_checkpoint)
-    compare_configs(start.config, pretrained)
-    require_masked_lm(
-        pretrained.path,
-        pretrained.objective,
-        OUTPUT_BIAS in pretrained.weights,
-    )
+    require_masked_lm(start.path, start.objective, OUTPUT_BIAS in start.weights)
     if config.do_export:
         require_export_dir(config.export_dir)
     model = BertPretrainer(start.config)
     model.build()
-    restore(checkpoint_variables(model), pretrained.weights, UNUSED)
+    restore(checkpoint_variables(model), start.weights, UNUSED)
     if config.do_export:
         export(
             ServedMaskedLM(model, encoding, config.top_k),
@@ -89,7 +82,7 @@ def run(config: FillMaskConfig) -> list[Filled]:
             if text_b is None or MASK in text or MASK in text_b:
                 blanks = fill_mask(model, encoding, text, config.top_k, text_b)
             if text_b is not None:
-                _require_next_sentence(pretrained)
+                _require_next_sentence(start)
                 follows = next_sentence(model, encoding, text, text_b)
         except InputError as error:
             raise InputError(f"{place}{error}") from error

@@ -20,7 +20,7 @@ from bert_tf.checkpoints.checkpoint import (
     with_metadata,
     write_metadata,
 )
-from bert_tf.checkpoints.pretrained import open_pretrained, open_weights
+from bert_tf.checkpoints.pretrained import compare_configs, open_pretrained
 from bert_tf.checkpoints.tf1 import CheckpointManager
 from bert_tf.config import BertConfig
 from bert_tf.corpus import creation
@@ -28,16 +28,16 @@ from bert_tf.data import pipeline
 from bert_tf.data.records import suggest_skip_corrupt
 from bert_tf.errors import InputError
 from bert_tf.jobs import output_folder, settings
-from bert_tf.jobs.exporting import export_kept
 from bert_tf.jobs.output_folder import RELEASE, WEIGHTS
 from bert_tf.jobs.start import (
     find_config,
     require_length,
     trained_with,
     vocabulary_checksum,
+    warn_of_ignored,
     with_recorded,
 )
-from bert_tf.jobs.trainings import TrainingResult, log_hooks
+from bert_tf.jobs.trainings import TrainingResult, export_kept, log_hooks
 from bert_tf.kinds.pretraining.data import PretrainingData, inspect_files
 from bert_tf.kinds.pretraining.options import PretrainingConfig
 from bert_tf.kinds.pretraining.task import PretrainingTask
@@ -60,11 +60,19 @@ _RECORD = "pretraining.json"
 def run(config: PretrainingConfig) -> TrainingResult:
     """Pre-trains, evaluates, releases and exports a model."""
     config.check()
-    bert_config = _read_config(config)
+    is_new = not CheckpointManager(config.output_dir).steps()
+    initial = None
+    # A run that resumes needs it only for its configuration.
+    if config.init_checkpoint and (is_new or not config.bert_config_file):
+        initial = open_pretrained(config.init_checkpoint)
+    bert_config = _read_config(config, initial)
     if config.do_export and not config.do_train:
-        config = _with_recorded(config)
+        config = _with_recorded(config, initial if is_new else None)
     config = config.with_fallbacks()
     _check_options(config, bert_config)
+    if initial is not None and is_new:
+        require_sizes(bert_config, initial.weights)
+        compare_configs(bert_config, initial)
     train_files = eval_files = files.expand(config.input_file, "input_file")
     if config.eval_input_file:
         eval_files = files.expand(config.eval_input_file, "eval_input_file")
@@ -81,7 +89,7 @@ def run(config: PretrainingConfig) -> TrainingResult:
         data = _data(config, task, train_files, eval_files)
         with pipeline.input_errors([*train_files, *eval_files]):
             estimator, metrics = _train_and_evaluate(
-                config, task, strategy, data, encoding
+                config, task, strategy, data, encoding, initial
             )
         return _finish(config, estimator, train_files, metrics, data, encoding)
 
@@ -92,6 +100,7 @@ def _train_and_evaluate(
     strategy: Any,
     data: PretrainingData,
     encoding: TextEncoding | None,
+    initial: Pretrained | None,
 ) -> tuple[Estimator, dict[str, float] | None]:
     """Returns the trained model, and its metrics with --do_eval."""
     training = config.training()
@@ -104,9 +113,10 @@ def _train_and_evaluate(
         strategy,
         training,
         config.output_dir,
-        config.init_checkpoint,
-        functools.partial(open_weights, config=task.config),
+        (lambda: initial.weights) if initial else None,
     )
+    if config.init_checkpoint and estimator.step:
+        warn_of_ignored(config.init_checkpoint, config.output_dir)
     _require_weights(config, estimator)
     files.makedirs(config.output_dir)
     if encoding is not None:
@@ -146,7 +156,7 @@ def _finish(
         export = export_kept(
             estimator,
             functools.partial(ServedMaskedLM, encoding=encoding),
-            config,
+            settings.export_dir(config),
             name="bert",
             metrics=metrics,
             source=config.init_checkpoint,
@@ -215,37 +225,35 @@ def _data(
     )
 
 
-def _read_config(config: PretrainingConfig) -> BertConfig:
+def _read_config(
+    config: PretrainingConfig, initial: Pretrained | None
+) -> BertConfig:
     """Returns the configuration of the options, or of the checkpoint."""
-    pretrained = None
-    if config.init_checkpoint and not config.bert_config_file:
-        pretrained = open_pretrained(config.init_checkpoint)
-    found = find_config(config, pretrained)
+    found = find_config(config, initial)
     if config.attention_direction is None:
         return found
     direction = config.attention_direction
     return dataclasses.replace(found, attention_direction=direction)
 
 
-def _with_recorded(config: PretrainingConfig) -> PretrainingConfig:
-    """Restores the sequence length that the model was trained with."""
-    path, recorded = config.init_checkpoint, {}
-    if CheckpointManager(config.output_dir).steps():
-        # The trained model takes precedence over the initial one.
+def _with_recorded(
+    config: PretrainingConfig, model: Pretrained | None
+) -> PretrainingConfig:
+    """Restores the sequence length that the model was trained with.
+
+    Args:
+      config: The options.
+      model: The initial model; None for the one that was trained here.
+    """
+    if model is None:
         path = os.path.join(config.output_dir, RELEASE)
-        recorded = with_metadata(Pretrained(path, {}), path).trained_with
-    elif path:
-        recorded = open_pretrained(path).trained_with
-    return with_recorded(config, (path, recorded))
+        model = with_metadata(Pretrained(path, {}), path)
+    return with_recorded(config, (model.path, model.trained_with))
 
 
 def _check_options(config: PretrainingConfig, bert_config: BertConfig) -> None:
     """Compares options with the files they name."""
     require_length(config.max_seq_length, bert_config)
-    is_new = not CheckpointManager(config.output_dir).steps()
-    if config.init_checkpoint and is_new:
-        initial = open_pretrained(config.init_checkpoint)
-        require_sizes(bert_config, initial.weights)
     verify_kind(
         config.output_dir,
         _kind(config, bert_config),

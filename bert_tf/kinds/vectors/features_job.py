@@ -13,14 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.base import processes
-from bert_tf.checkpoints.pretrained import (
-    compare_configs,
-    load_checkpoint,
-    open_pretrained,
-    without_head,
-)
-from bert_tf.checkpoints.weights import Weights
-from bert_tf.config import BertConfig
+from bert_tf.checkpoints.pretrained import load_checkpoint, without_head
 from bert_tf.data import pipeline
 from bert_tf.data.batching import Features, Padding
 from bert_tf.errors import in_file, wrong_value
@@ -148,12 +141,6 @@ def _write_features(
             write(text)
 
 
-def _encoder_weights(path: str, config: BertConfig) -> Weights:
-    pretrained = open_pretrained(path)
-    compare_configs(config, pretrained)
-    return without_head(pretrained.weights)
-
-
 def _extract(
     config: FeaturesConfig,
     start: Start,
@@ -167,8 +154,7 @@ def _extract(
         # By default not compiled: texts of a file have many lengths.
         TrainingConfig(jit_compile=bool(settings.jit_compile(config))),
         None,
-        start.init_checkpoint,
-        functools.partial(_encoder_weights, config=start.config),
+        functools.partial(without_head, start.weights),
     )
     is_tpu = isinstance(strategy, tf.distribute.TPUStrategy)
     padding = Padding(static=is_tpu)

@@ -116,7 +116,7 @@ def _with_pooling(config: EmbeddingsConfig, start: Start) -> EmbeddingsConfig:
     """Fills in the options that the model may record."""
     if start.unsupported_modules and not config.do_train:
         raise InputError(
-            f"{start.init_checkpoint}: bert_tf cannot compute "
+            f"{start.path}: bert_tf cannot compute "
             f"{listed(start.unsupported_modules)}. Pass another model, or "
             "`do_train`, which starts from the encoder alone."
         )
