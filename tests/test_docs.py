@@ -19,6 +19,7 @@ from checkout import ROOT
 
 import bert_tf
 from bert_tf.base import options
+from bert_tf.jobs import JOBS
 
 PAGES = pytest.mark.parametrize("page", doc_pages.PAGES, ids=doc_pages.name_of)
 
@@ -209,14 +210,22 @@ def test_messages_are_still_in_the_code():
     page = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
     ours, mark, _ = page.partition("<!-- From here on")
     assert mark
-    quoted = re.findall(r"^\*\*`(.+)`\*\*$", ours, re.MULTILINE)
-    assert len(quoted) > 40
+    quoted = re.findall(r"\*\*`(.+?)`\*\*", ours, re.DOTALL)
+    assert len(quoted) > 60
     texts = [with_flags(text.replace("%%", "%")) for text in message_texts()]
-    for message in quoted:
+    for message in map(" ".join, map(str.split, quoted)):
         parts = [part.strip(" .") for part in message.split("...")]
         assert len(max(parts, key=len)) > 15, message
         pattern = re.compile(".*".join(map(re.escape, parts)), re.DOTALL)
         assert any(map(pattern.search, texts)), message
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_a_job_has_a_page(job):
+    pages = [*(ROOT / "docs" / "scripts").glob("*.md")]
+    pages += (ROOT / "docs" / "guide").glob("*.md")
+    texts = [page.read_text(encoding="utf-8") for page in pages]
+    assert any(re.search(rf"bert-tf {job}\b", text) for text in texts)
 
 
 # Korean
