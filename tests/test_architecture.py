@@ -166,7 +166,8 @@ def assert_no_imports(
         for name, line in imports(tree_of(path))
         if is_wrong(name)
     ]
-    assert not found, "\n".join(found)
+    rule = "See the rules in CONTRIBUTING.md and mypy's list in pyproject.toml."
+    assert not found, "\n".join([*found, rule])
 
 
 def needs_tensorflow(name: str) -> bool:

@@ -162,6 +162,7 @@ def answers(tmp_path_factory):
 
 @pytest.mark.parametrize("job", JOBS)
 def test_help_and_mistakes_do_not_wait_for_tensorflow(answers, job):
+    assert job in CASES, f"Add command lines of {job} to CASES."
     status, text = answers[job, "help"]
     assert status == 0
     page = sys.modules[options_of(job).__module__].__doc__
