@@ -432,14 +432,8 @@ class FineTuningOptions(
     )
     # See `FeatureModel.enable_lora`.
     lora_alpha: float | None = None
-    layer_rate_decay: float = option(
-        "Learning rate of each layer as a fraction of the learning rate of the "
-        "layer above it.",
-        default=1.0,
-        at_least=0.0,
-        at_most=1.0,
-        decides="model",
-    )
+    # The learning rate of each layer, divided by that of the layer above it.
+    layer_rate_decay: float = 1.0
     gradient_checkpointing: bool = option(
         "Whether to recompute activations in the backward pass instead of "
         "keeping them.",
