@@ -154,9 +154,6 @@ def _parse(argv: Sequence[str], required: Sequence[str]) -> list[str]:
             "is switched off by --noNAME or --NAME=false)",
             status=2,
         )
-    for name in FLAGS:
-        if fault := options.number_fault(FLAGS[name].value):
-            fail(f"--{name} {fault} (--help lists the flags)", status=2)
     return words
 
 

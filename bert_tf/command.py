@@ -61,7 +61,16 @@ _SECONDS = 60.0
 
 def run_job(name: str) -> None:
     """Runs a job of JOBS with the options of the command line, then exits."""
-    _require_absl()
+    from bert_tf import errors
+
+    if not importlib.util.find_spec("absl"):
+        lacking = errors.missing(
+            "This program",
+            "absl-py",
+            "tensorflow",
+            ". Or activate the environment that has it: . .venv/bin/activate",
+        )
+        sys.exit(f"{sys.argv[0]}: error: {lacking}")
     # The flags of absl take a tenth of a second to import.
     from bert_tf import cli
 
@@ -72,26 +81,8 @@ def run_job(name: str) -> None:
             start_tensorflow.quietly()
         return getattr(jobs, name).run
 
-    cli.run_job(
-        config_type,
-        load,
-        sys.modules[config_type.__module__].__doc__,
-    )
-
-
-def _require_absl() -> None:
-    """Exits with one line if absl is missing, as outside of `.venv`."""
-    if importlib.util.find_spec("absl"):
-        return
-    from bert_tf import errors
-
-    lacking = errors.missing(
-        "This program",
-        "absl-py",
-        "tensorflow",
-        ". Or activate the environment that has it: . .venv/bin/activate",
-    )
-    sys.exit(f"{sys.argv[0]}: error: {lacking}")
+    page = sys.modules[config_type.__module__].__doc__
+    cli.run_job(config_type, load, page)
 
 
 def options_of(job: str) -> "type[Options]":
@@ -115,36 +106,32 @@ def command() -> None:
     elif first == ENVIRONMENT:
         _print("".join(f"{line}\n" for line in describe_environment()))
     if first not in JOBS:
-        _require_absl()
-        from bert_tf import cli
-
-        cli.fail(_unknown_job(first), status=2)
+        print(f"{sys.argv[0]}: error: {_unknown_job(first)}", file=sys.stderr)
+        sys.exit(2)
     sys.argv = [f"{sys.argv[0]} {first}", *words[1:]]
     run_job(first)
 
 
 def _help() -> str:
-    jobs = "\n".join(f"  {job:20}{_summary(job)}" for job in JOBS)
-    jobs += (
-        f"\n  {ENVIRONMENT:20}Prints versions, devices and settings for a bug "
-        "report"
-    )
+    jobs = "".join(f"  {job:20}{_summary(job)}\n" for job in JOBS)
     return (
-        f"bert-tf JOB --flag=value ...\n\n{jobs}\n\n"
-        "`bert-tf JOB --help` lists the flags of a job. `bert-tf --version` "
-        "prints the version.\n"
+        f"bert-tf JOB --flag=value ...\n\n{jobs}"
+        f"  {ENVIRONMENT:20}Prints versions, devices and settings for a bug "
+        "report\n\n`bert-tf JOB --help` lists the flags of a job. "
+        "`bert-tf --version` prints the version.\n"
     )
 
 
 def _unknown_job(word: str) -> str:
     from bert_tf.errors import did_you_mean
 
-    unknown = (
-        f"Unknown job {word!r}.{did_you_mean(word, (*JOBS, ENVIRONMENT))} "
-    )
+    unknown = ""
+    if word:
+        advice = did_you_mean(word, (*JOBS, ENVIRONMENT))
+        unknown = f"Unknown job {word!r}.{advice} "
     return (
-        f"{unknown if word else ''}Name a job: {', '.join(JOBS)}. `bert-tf "
-        "--help` describes them, and `bert-tf JOB --help` lists flags."
+        f"{unknown}Name a job: {', '.join(JOBS)}. `bert-tf --help` describes "
+        "them, and `bert-tf JOB --help` lists flags."
     )
 
 
@@ -209,12 +196,10 @@ def _output(words: Sequence[str]) -> str:
             errors="replace",
             timeout=_SECONDS,
         )
-    except FileNotFoundError:
-        return f"unknown, since there is no program {words[0]}"
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
-    lines = [line.strip() for line in done.stdout.splitlines()]
+    lines = done.stdout.splitlines()
     if done.returncode:
-        last = [line.strip() for line in done.stderr.splitlines()][-1:]
-        lines += [f"failed with status {done.returncode}", *last]
-    return ", ".join(lines)
+        lines.append(f"failed with status {done.returncode}")
+        lines += done.stderr.splitlines()[-1:]
+    return ", ".join(map(str.strip, lines))

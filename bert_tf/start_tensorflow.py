@@ -10,6 +10,7 @@ import os
 import platform
 import sys
 from collections.abc import Iterator
+from typing import IO
 
 from bert_tf.errors import tensorflow_required
 
@@ -44,7 +45,8 @@ def quietly() -> None:
     is_quiet = os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3") == "3"
     with (
         tensorflow_required(),
-        _no_stderr() if is_quiet else contextlib.nullcontext(),
+        open(os.devnull, "w") as nowhere,
+        stderr_into(nowhere) if is_quiet else contextlib.nullcontext(),
     ):
         import tensorflow
     if is_quiet:
@@ -52,18 +54,16 @@ def quietly() -> None:
 
 
 @contextlib.contextmanager
-def _no_stderr() -> Iterator[None]:
-    """Discards the standard error of C++ code."""
+def stderr_into(file: IO[str]) -> Iterator[None]:
+    """Redirects the standard error of this process, even that of C++ code."""
     sys.stderr.flush()
     stderr = os.dup(2)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
+    os.dup2(file.fileno(), 2)
     try:
         yield
     finally:
         os.dup2(stderr, 2)
         os.close(stderr)
-        os.close(nowhere)
 
 
 def release_memory() -> None:

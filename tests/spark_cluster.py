@@ -28,7 +28,7 @@ from checkout import ROOT
 from bert_tf import command
 from bert_tf.base import files
 from bert_tf.corpus import cluster
-from bert_tf.corpus.engines import pipeline, spark, spark_session
+from bert_tf.corpus.engines import pipeline, spark
 from bert_tf.corpus.settings import PieceSizes
 
 SIZES = PieceSizes(sentences=50, instances=800, text_bytes=20_000)
@@ -232,6 +232,13 @@ def in_items(module, name, pause, *arguments):
     yield from items
 
 
+def after_call(module, name, pause, *arguments):
+    """Pauses when a function has its result."""
+    result = getattr(importlib.import_module(module), name)(*arguments)
+    pause_at(pause)
+    return result
+
+
 def before_rename(module, name, pause, *arguments):
     """Pauses when a file is complete but does not have its name."""
     function = getattr(importlib.import_module(module), name)
@@ -250,7 +257,7 @@ def before_rename(module, name, pause, *arguments):
 
 STAGES = {
     "read": (pipeline, "read_task", in_items),
-    "cut": (cluster, "cut_section", in_items),
+    "cut": (cluster, "cut_section", after_call),
     "pairs": (cluster, "complete_pairs", in_items),
     "chunks": (cluster, "write_chunk", before_rename),
     "join": (pipeline, "join_chunks", before_rename),
@@ -259,9 +266,7 @@ STAGES = {
 
 def main():
     pause = json.loads(sys.argv.pop(1))
-    if pause and "warn_after" in pause:
-        spark_session.SECONDS_WITHOUT_TASK = pause["warn_after"]
-    elif pause:
+    if pause:
         module, name, way = STAGES[pause["stage"]]
         # Workers find the function in its module, where it is not replaced.
         paused = functools.partial(way, module.__name__, name, pause)

@@ -244,7 +244,7 @@ COMMAND = re.compile(r"(\.py|pip install|docker run)( --\S+)+")
 NAMES_FLAGS = {
     **dict.fromkeys(["cli", "command"], "the command line"),
     "corpus.engines.beam": "options of Beam, which are words of a command line",
-    "corpus.engines.spark_session": "options of spark-submit",
+    "corpus.engines.spark": "options of spark-submit",
     "serving.readme": "commands that start a server",
 }
 

@@ -210,7 +210,3 @@ def test_the_devices_of_tensorflow():
     program = command._DEVICES["tensorflow"]
     found = command._output([sys.executable, "-c", program])
     assert found.startswith("CPU")
-
-
-def test_a_missing_program_is_named():
-    assert command._output(["nvidia-smj"]).endswith("no program nvidia-smj")

@@ -71,7 +71,6 @@ def track(
     title: str,
     unit: str,
     total: int | None = None,
-    count: int = 0,
 ) -> Iterator[Item]:
     """Yields the results and shows the progress, as a bar or in the log.
 
@@ -81,17 +80,15 @@ def track(
       title: The work, for "Writing: 12,345 of ...".
       unit: The unit, for "... 67,890 instances".
       total: The number of all units, if known.
-      count: The number of units that were done before.
     """
     on_terminal = sys.stderr.isatty()
     start = last_line = time.monotonic()
-    before = count
+    count = 0
     of_total = f" of {total:,}" if total else ""
     with tqdm.tqdm(
         desc=title,
         unit=f" {unit}",
         unit_scale=True,
-        initial=count,
         total=total,
         leave=False,
         disable=not on_terminal,
@@ -103,7 +100,7 @@ def track(
             now = time.monotonic()
             if not on_terminal and now - last_line > SECONDS_BETWEEN_LINES:
                 last_line = now
-                rate = f"{(count - before) / (now - start):,.0f} a second"
+                rate = f"{count / (now - start):,.0f} a second"
                 logging.info(f"{title}: {count:,}{of_total} {unit}, {rate}")
 
 
@@ -188,8 +185,14 @@ class Pool:
         pending: collections.deque[futures.Future[Result]] = collections.deque()
         try:
             for task in tasks:
-                with self._starting(), _signals_blocked(), _script_hidden():
-                    pending.append(executor.submit(function, task))
+                try:
+                    with _signals_blocked(), _script_hidden():
+                        pending.append(executor.submit(function, task))
+                except OSError as error:
+                    raise InputError(
+                        f"Cannot start a worker process: {reason(error)}. "
+                        f"Use fewer than {self._num_workers} workers."
+                    ) from error
                 if len(pending) == TASKS_PER_WORKER * self._num_workers:
                     yield pending.popleft().result()
             while pending:
@@ -198,17 +201,6 @@ class Pool:
             raise InputError(
                 "A worker process was killed, usually for lack of memory. Use "
                 f"fewer than {self._num_workers} workers."
-            ) from error
-
-    @contextlib.contextmanager
-    def _starting(self) -> Iterator[None]:
-        """Turns errors of the system into InputErrors with advice."""
-        try:
-            yield
-        except OSError as error:
-            raise InputError(
-                f"Cannot start a worker process: {reason(error)}. Use fewer "
-                f"than {self._num_workers} workers."
             ) from error
 
 

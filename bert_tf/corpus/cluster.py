@@ -2,8 +2,8 @@
 
 `engines.pipeline` connects these functions:
 
-1. `ranges.read_task` tokenizes a range of the text and yields it as sections
-   of about 16,000 sentences.
+1. `read_task` tokenizes a range of the text and yields it as sections of about
+   16,000 sentences.
 2. `SectionTable` numbers the sections and their documents. Every worker
    holds it: about 100 bytes per section.
 3. `cut_section` cuts each section into instances. Pairs with a random B are
@@ -12,33 +12,240 @@
    `write_chunk` writes the records of each chunk.
 
 The records equal `creation`'s, byte for byte.
+
+`plan_tasks` divides the files into ranges of bytes. A document belongs to the
+range in which the break before it begins: a blank line, the start of the file,
+or its own line of JSON. The worker with that range reads past its end until the
+document ends; the worker with the next range begins with its first break. So no
+text has to be read from the start of a file. A compressed file is one range.
 """
 
 import collections
 import dataclasses
 import functools
+import itertools
+import os
 import posixpath
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
 from bert_tf.base import files
 from bert_tf.corpus import creation, instances
 from bert_tf.corpus.creation import OutputPlan, WrittenChunk
-from bert_tf.corpus.ranges import TaskReport, TextSection
 from bert_tf.corpus.settings import SHUFFLING, CreationConfig
-from bert_tf.corpus.text import Section, piece_ends, take_slices
+from bert_tf.corpus.text import (
+    Corpus,
+    EncodedBlock,
+    Section,
+    piece_ends,
+    take_slices,
+    text_blocks,
+)
 from bert_tf.data import randomness
-from bert_tf.errors import InputError
 
-# About how many requests to complete at a time.
-BATCH_SIZE = 1 << 14
+# The largest number of tasks: all are listed in the job's description, whose
+# size Dataflow limits.
+MAX_TASKS = 10_000
+# The bytes to read at a time to find the end of a range's last document.
+TAIL_BYTES = 1 << 16
 
 
-# A section in a SectionTable: its position; the number of documents; whether
-# the first one continues from the section before; the number of sentences of
-# that document and of the whole section.
+@dataclasses.dataclass(frozen=True)
+class TextRange:
+    """The bytes [start, stop) of a file; `stop` is None for the rest."""
+
+    path: str
+    start: int = 0
+    stop: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class ReadingTask:
+    """What a worker reads at a time: a large range, or many small files."""
+
+    number: int  # In the order of the text.
+    ranges: tuple[TextRange, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class TextSection:
+    """A part of the tokenized text that fits into memory.
+
+    `position` is the number of the task and of the section within the task.
+    """
+
+    position: tuple[int, int]
+    tokens: np.ndarray  # Integers [t], the token ids.
+    corpus: Corpus  # The boundaries of sentences and (parts of) documents.
+    continues: bool  # Whether the first document began in the section before.
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskReport:
+    """Statistics of the text of a task."""
+
+    num_sections: int
+    text_bytes: dict[str, int]  # Bytes of text that were read of each file.
+    counts: collections.Counter[str]  # By their names in the manifest.
+
+
+def plan_tasks(paths: Sequence[str], text_bytes: int) -> list[ReadingTask]:
+    """Divides files into tasks of `text_bytes`, but at most about MAX_TASKS."""
+    sizes = list(map(_text_size, paths))
+    text_bytes = max(text_bytes, sum(sizes) // MAX_TASKS)
+    tasks: list[ReadingTask] = []
+    pending: list[TextRange] = []
+    pending_bytes = 0
+    for path, size in zip(paths, sizes, strict=True):
+        # A gzip file, whose size is unknown, counts as a whole task.
+        size = size or text_bytes
+        count = max(round(size / text_bytes), 1)
+        starts = [size * number // count for number in range(count)]
+        for start, stop in itertools.pairwise([*starts, None]):
+            pending.append(TextRange(path, start or 0, stop))
+            pending_bytes += min(size, text_bytes)
+            if pending_bytes >= text_bytes:
+                tasks.append(ReadingTask(len(tasks), tuple(pending)))
+                pending, pending_bytes = [], 0
+    if pending:
+        tasks.append(ReadingTask(len(tasks), tuple(pending)))
+    return tasks
+
+
+def _text_size(path: str) -> int:
+    """Returns the bytes of text in a file; 0, for unknown, if compressed."""
+    if path.endswith(".gz"):
+        return 0
+    with files.open_read(path) as file:
+        # The `seek` of TensorFlow's files returns None.
+        file.seek(0, os.SEEK_END)
+        return file.tell()
+
+
+def read_task(
+    task: ReadingTask, config: CreationConfig, section_size: int
+) -> Iterator[TextSection | TaskReport]:
+    """Tokenizes the documents of a task.
+
+    A worker holds one or two sections of a task at a time, however long the
+    documents are.
+
+    Yields:
+      Sections of about `section_size` sentences (see `text.Pieces`), then one
+      report.
+    """
+    text_bytes = {text_range.path: 0 for text_range in task.ranges}
+    counts: collections.Counter[str] = collections.Counter()
+    collector = _SectionCollector(task.number, section_size)
+    for text_range in task.ranges:
+        for block in _owned_blocks(config, text_range):
+            text_bytes[block.path] += block.num_bytes
+            counts.update(creation.token_counts(config, block))
+            yield from collector.add(block)
+        collector.end_document()
+    yield from collector.finish()
+    yield TaskReport(collector.num_sections, text_bytes, counts)
+
+
+def _owned_blocks(
+    config: CreationConfig, text_range: TextRange
+) -> Iterator[EncodedBlock]:
+    """Yields the documents that belong to a range, in blocks.
+
+    `num_bytes` of the blocks counts the bytes of the range only.
+    """
+    path, stop = text_range.path, text_range.stop
+    has_begun = False
+    for text in text_blocks(path, text_range.start, stop):
+        block = creation.encode(config, text)
+        yield block.slice(
+            0 if has_begun else _first_break(block), len(block.lengths)
+        )
+        has_begun |= len(block.breaks) > 0
+    if not has_begun or stop is None:
+        return
+    for text in text_blocks(path, stop, block_bytes=TAIL_BYTES):
+        block = creation.encode(config, text)
+        yield dataclasses.replace(
+            block.slice(0, _first_break(block)), num_bytes=0
+        )
+        if len(block.breaks):
+            return
+
+
+def _first_break(block: EncodedBlock) -> int:
+    """Returns the first sentence of the first new document, or the end."""
+    return int(block.breaks[0]) if len(block.breaks) else len(block.lengths)
+
+
+class _SectionCollector:
+    """Gathers blocks of sentences into sections.
+
+    A section ends with a document, unless the document is long: then the
+    section is one piece of it.
+    """
+
+    def __init__(self, task: int, size: int) -> None:
+        self._task = task
+        self._size = size
+        self.num_sections = 0
+        self._continues = False
+        self._tokens = np.zeros(0, np.uint8)
+        self._lengths = np.zeros(0, np.int64)
+        # The sentences before which a document ends; 0 and the end may occur.
+        self._breaks = np.zeros(0, np.int64)
+
+    def add(self, block: EncodedBlock) -> Iterator[TextSection]:
+        """Adds sentences; yields the sections that are complete."""
+        before = len(self._lengths)
+        self._breaks = np.concatenate([self._breaks, before + block.breaks])
+        self._tokens = np.concatenate([self._tokens, block.tokens])
+        self._lengths = np.concatenate([self._lengths, block.lengths])
+        while stop := self._next_stop():
+            yield self._take(stop)
+
+    def end_document(self) -> None:
+        """Ends the current document."""
+        self._breaks = np.append(self._breaks, len(self._lengths))
+
+    def finish(self) -> Iterator[TextSection]:
+        """Yields the rest, whose last document has ended."""
+        while stop := self._next_stop() or len(self._lengths):
+            yield self._take(stop)
+
+    def _next_stop(self) -> int:
+        """Returns the sentence before which a section can end, or 0."""
+        closed = self._breaks[self._breaks >= self._size]
+        if closed.size:
+            return int(closed[0])
+        open_from = int(self._breaks[-1]) if self._breaks.size else 0
+        if len(self._lengths) - open_from < 2 * self._size:
+            return 0
+        return open_from or self._size
+
+    def _take(self, stop: int) -> TextSection:
+        """Removes the first `stop` sentences and returns them."""
+        offsets = np.concatenate([[0], np.cumsum(self._lengths[:stop])])
+        is_inside = (self._breaks > 0) & (self._breaks < stop)
+        inside = np.unique([0, *self._breaks[is_inside].tolist(), stop])
+        section = TextSection(
+            (self._task, self.num_sections),
+            self._tokens[: offsets[-1]],
+            Corpus(offsets, inside),
+            self._continues,
+        )
+        self.num_sections += 1
+        self._continues = stop not in self._breaks
+        self._tokens = self._tokens[offsets[-1] :]
+        self._lengths = self._lengths[stop:]
+        self._breaks = self._breaks[self._breaks > stop] - stop
+        return section
+
+
+# A section: its position; the number of documents; whether the first one
+# continues from the section before; the sentences of it and of the section.
 ENTRY = np.dtype(
     [
         ("task", np.int64),
@@ -54,13 +261,9 @@ ENTRY = np.dtype(
 def entry_of(section: TextSection) -> tuple[int, ...]:
     """Returns the fields of a section's ENTRY."""
     bounds = section.corpus.document_offsets
-    return (
-        *section.position,
-        section.corpus.num_documents,
-        section.continues,
-        int(bounds[1]),
-        int(bounds[-1]),
-    )
+    count = section.corpus.num_documents
+    first, stop = int(bounds[1]), int(bounds[-1])
+    return (*section.position, count, section.continues, first, stop)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +279,6 @@ class SectionTable:
     first_total: np.ndarray  # All sentences of that document.
     copies: np.ndarray  # How many workers share the requests to the section.
     counts: dict[str, int]  # By their names in the manifest.
-    error: str  # What the user has to fix before records can be made, or "".
 
     @classmethod
     def of(
@@ -90,26 +292,20 @@ class SectionTable:
         Args:
           entries: The results of `entry_of`, one per section, in any order.
           reports: The reports of all tasks, in any order.
+
+        Raises:
+          InputError: If the text cannot be used.
         """
         table = np.unique(np.array(rows := list(entries), ENTRY))
         ends = np.cumsum(table["documents"] - table["continues"])
         counts: collections.Counter[str] = collections.Counter()
-        errors = {}
         num_sections = 0
         for report in reports:
             num_sections += report.num_sections
             counts.update(report.counts)
-            if report.error:
-                errors[report.number] = report.error
         require_once(len(rows), len(table), num_sections)
         counts["documents"] = int(ends[-1]) if len(ends) else 0
-        try:
-            creation.check_text(config, counts)
-            fault = ""
-        except InputError as error:
-            fault = str(error)
-        if errors:
-            fault = errors[min(errors)]
+        creation.check_text(config, counts)
         before = np.cumsum(table["sentences"]) - table["sentences"]
         begins = np.where(table["continues"], 0, np.arange(len(table)))
         skipped = before - before[np.maximum.accumulate(begins)]
@@ -125,12 +321,7 @@ class SectionTable:
                 table["documents"], table["first_length"] / first_total
             ),
             dict(counts),
-            fault,
         )
-
-    @property
-    def num_documents(self) -> int:
-        return self.counts["documents"]
 
     def index(self, position: tuple[int, int]) -> int:
         """Returns the number of a section."""
@@ -183,7 +374,7 @@ class SectionTable:
         first, stop = section.corpus.sentence_range(local)
         is_first = local == 0
         lengths = np.where(is_first, self.first_total[index], stop - first)
-        first = first - np.where(is_first, section.skipped, 0)
+        first -= np.where(is_first, section.skipped, 0)
         positions = (points * lengths).astype(np.int64)
         return first + positions, first + piece_ends(positions, lengths, size)
 
@@ -293,18 +484,15 @@ def cut_section(
     config: CreationConfig,
     size: int,
     table: SectionTable,
-) -> Iterator[CutSection]:
-    """Cuts a section into instances; yields nothing if the text has an error.
-
-    For `size`, see `text.Pieces`.
-    """
-    if table.error:
-        return
+) -> CutSection:
+    """Cuts a section into instances; for `size`, see `text.Pieces`."""
     index, tokens = table.index(section.position), section.tokens
     text = table.section(index, section)
     requests: list[tuple[Address, Batch]] = []
     if config.next_sentence:
-        drafts = instances.draft_pairs(config, text, size, table.num_documents)
+        drafts = instances.draft_pairs(
+            config, text, size, table.counts["documents"]
+        )
         count = len(drafts)
         own = np.flatnonzero(~drafts["is_random_next"])
         spans = instances.truncate(drafts[own], config.max_text_tokens)
@@ -315,7 +503,7 @@ def cut_section(
     complete = _with_tokens(
         np.full_like(own, index), own, spans, tokens, tokens
     )
-    yield CutSection(index, count, complete, requests)
+    return CutSection(index, count, complete, requests)
 
 
 def _requests(
@@ -345,9 +533,7 @@ def _groups(*keys: np.ndarray) -> Iterator[np.ndarray]:
     """Yields the rows of each combination of keys [n] that occurs."""
     order = np.lexsort(keys)
     if order.size:
-        is_new = np.logical_or.reduce(
-            [np.diff(key[order]) != 0 for key in keys]
-        )
+        is_new = np.diff(np.stack(keys)[:, order]).any(axis=0)
         yield from np.split(order, np.flatnonzero(is_new) + 1)
 
 
@@ -355,10 +541,8 @@ def replicate(
     section: TextSection, table: SectionTable
 ) -> Iterator[tuple[Address, TextSection]]:
     """Yields a section for each worker that completes requests to it."""
-    if not table.error:
-        index = table.index(section.position)
-        for copy in range(table.copies[index]):
-            yield (index, copy), section
+    index = table.index(section.position)
+    return (((index, copy), section) for copy in range(table.copies[index]))
 
 
 def complete_pairs(
@@ -371,40 +555,27 @@ def complete_pairs(
 
     Args:
       grouped: The address; its section, alone in an iterable; and any number of
-        requests, which are read a few at a time.
+        requests.
       size: See `text.Pieces`.
     """
-    (index, _), ([section], batches) = grouped
-    text = table.section(index, section)
+    (index, _), ([section], requests) = grouped
+    if not (requests := list(requests)):
+        return
+    batch = Batch.joined(requests)
+    text, drafts = table.section(index, section), batch.pairs
+    first, end = table.segments(
+        index, text, drafts["other_document"], drafts["point"], size
+    )
+    stop = instances.find_stop(text.corpus, first, drafts["wanted"], end)
     offsets = text.corpus.sentence_offsets
-    for requests in _larger_batches(batches):
-        drafts = requests.pairs
-        first, end = table.segments(
-            index, text, drafts["other_document"], drafts["point"], size
-        )
-        stop = instances.find_stop(text.corpus, first, drafts["wanted"], end)
-        drafts["b_start"], drafts["b_stop"] = offsets[first], offsets[stop]
-        yield _with_tokens(
-            requests.sections,
-            requests.numbers,
-            instances.truncate(drafts, config.max_text_tokens),
-            requests.tokens,
-            section.tokens,
-        )
-
-
-def _larger_batches(batches: Iterable[Batch]) -> Iterator[Batch]:
-    """Joins the many small batches of a large cluster."""
-    pending: list[Batch] = []
-    size = 0
-    for batch in batches:
-        pending.append(batch)
-        size += len(batch)
-        if size >= BATCH_SIZE:
-            yield Batch.joined(pending)
-            pending, size = [], 0
-    if pending:
-        yield Batch.joined(pending)
+    drafts["b_start"], drafts["b_stop"] = offsets[first], offsets[stop]
+    yield _with_tokens(
+        batch.sections,
+        batch.numbers,
+        instances.truncate(drafts, config.max_text_tokens),
+        batch.tokens,
+        section.tokens,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -414,13 +585,11 @@ class InstanceTable:
     Attributes:
       first_number: int64, the number of each section's first instance among
         all, before the shuffle.
-      plan: The output files and their chunks; None if nothing is written.
-      error: What the user has to fix, or "".
+      plan: The output files and their chunks.
     """
 
     first_number: np.ndarray
-    plan: OutputPlan | None
-    error: str = ""
+    plan: OutputPlan
 
     @classmethod
     def of(
@@ -436,17 +605,12 @@ class InstanceTable:
           chunk_size: The largest number of instances of a chunk.
           counts: Pairs of a section's number and its number of instances.
         """
-        if table.error:
-            return cls(np.zeros(0, np.int64), None, table.error)
         sizes = np.zeros(len(table.entries), np.int64)
         index, count = np.array(list(counts)).T
         require_once(len(index), len(np.unique(index)), len(sizes))
         sizes[index] = count
         first_number = np.cumsum(sizes) - sizes
-        try:
-            plan = OutputPlan(outputs, int(sizes.sum()), chunk_size)
-        except InputError as error:
-            return cls(first_number, None, str(error))
+        plan = OutputPlan(outputs, int(sizes.sum()), chunk_size)
         return cls(first_number, plan)
 
     def numbers(self, batch: Batch) -> np.ndarray:
@@ -458,8 +622,6 @@ def assign_chunks(
     batch: Batch, config: CreationConfig, table: InstanceTable
 ) -> Iterator[tuple[int, Batch]]:
     """Shuffles instances; yields first ranks of chunks and their instances."""
-    if table.plan is None:
-        return
     ranks = randomness.unpermute(
         table.numbers(batch), table.plan.total, config.seed(SHUFFLING)
     )
@@ -481,11 +643,9 @@ def write_chunk(
       folder: A folder that all workers can write to.
 
     Returns:
-      The number of the output file; the first rank and the chunk, without its
-      data.
+      The number of the output file, the first rank, the chunk without its data.
     """
     first, batches = assigned
-    assert table.plan is not None  # Otherwise no chunk was assigned.
     plan = table.plan.chunk(first)
     batch = Batch.joined(batches)
     rows = _rows_of(creation.chunk_numbers(config, plan), table.numbers(batch))

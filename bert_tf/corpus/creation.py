@@ -46,7 +46,6 @@ SPANS = "spans"
 
 # `check_instances` warns above these fractions.
 _SUSPICIOUS_UNKNOWN = 0.1
-_SUSPICIOUS_RANDOM = 0.75
 _SUSPICIOUS_DROPPED = 0.05
 
 
@@ -353,15 +352,11 @@ def _scratch_folder(output: str) -> Iterator[str]:
     """
     parent = None if files.is_remote(output) else os.path.dirname(output) or "."
     prefix = files.temporary_prefix(os.path.basename(output))
-    files.remove_leftovers(output)
-    try:
+    with files.input_errors("write", output):
+        files.remove_leftovers(output)
         if parent:
             files.makedirs(parent)
         scratch = tempfile.TemporaryDirectory(prefix=prefix, dir=parent)
-    except OSError as error:
-        raise InputError(
-            f"Cannot write to the folder of {output}: {error.strerror}."
-        ) from error
     with scratch as folder:
         yield folder
 
@@ -383,9 +378,10 @@ def _encode_all(
             counts.update(token_counts(config, block))
             yield block
 
-    encode_block = functools.partial(encode, config)
     blocks = processes.track(
-        pool.run(text.blocks_of_files(paths), encode_block),
+        pool.run(
+            text.blocks_of_files(paths), functools.partial(encode, config)
+        ),
         lambda block: block.num_bytes,
         "Tokenizing",
         "bytes",
@@ -519,14 +515,6 @@ def check_instances(config: CreationConfig, counts: Mapping[str, int]) -> None:
             counts["sentences"],
             100 * beyond,
         )
-    random_next = counts["random_next"] / counts["instances"]
-    if random_next > _SUSPICIOUS_RANDOM:
-        logging.warning(
-            "%.0f %% of the instances have a random next sentence. Many "
-            "documents have one sentence, or sentences are longer than "
-            "`max_seq_length`.",
-            100 * random_next,
-        )
 
 
 def vocabulary_entry(config: CreationConfig) -> dict[str, Any]:
@@ -581,7 +569,7 @@ def casing_of(outputs: Iterable[str]) -> dict[str, bool | None]:
         for settings in map(_manifest_settings, outputs)
         if settings
     ]
-    agree = casings and all(casing == casings[0] for casing in casings)
+    agree = casings and casings.count(casings[0]) == len(casings)
     return casings[0] if agree else {}
 
 
@@ -601,7 +589,5 @@ def require_next_sentence(outputs: Iterable[str]) -> None:
 def _manifest_settings(output: str) -> dict[str, Any]:
     """Returns the settings in the manifest of a file; {} without one."""
     path = files.manifest_path(output)
-    if not files.exists(path):
-        return {}
-    settings = files.read_json(path).get("settings")
-    return settings if isinstance(settings, dict) else {}
+    manifest = files.read_json(path) if files.exists(path) else {}
+    return manifest.get("settings", {})

@@ -121,14 +121,14 @@ def _reusable(path: str, wanted: Mapping[str, Any]) -> dict[str, Any] | None:
             manifest = files.read_json(manifest_path)
             if manifest.get("sha256") == files.checksum(path):
                 recorded = manifest["key"]
-                if recorded == wanted:
-                    logging.info("Reusing %s, which is up to date", path)
-                    return manifest
                 differing = [
                     name
                     for name in {**wanted, **recorded}
                     if recorded.get(name) != wanted.get(name)
                 ]
+                if not differing:
+                    logging.info("Reusing %s, which is up to date", path)
+                    return manifest
                 reason = f"the existing file differs in {', '.join(differing)}"
     logging.info("Writing the records %s: %s", path, reason)
     return None

@@ -107,18 +107,23 @@ def training_dataset(
       InputError: A file cannot be read, or its records do not fit the schema.
     """
     record_files = RecordFiles(files, schema, counts)
+    parse_sizes = parser(size_schema(schema))
     first_epoch, rest = 0, 0
-    if start_example:
-        total = _epoch_length(record_files, schema, packing)
-        first_epoch, rest = divmod(start_example, total)
+    if start_example and packing is None:
+        first_epoch, rest = divmod(start_example, record_files.count())
+    elif start_example:
+        tallies = tf.data.Dataset.range(len(record_files)).interleave(
+            lambda n: packing.tallies(record_files.read(n), parse_sizes),
+            cycle_length=_FILES_AT_ONCE,
+            num_parallel_calls=tf.data.AUTOTUNE,
+        )
+        first_epoch, rest = divmod(start_example, Fill.sum(tallies).rows)
 
     def read(number: tf.Tensor) -> tf.data.Dataset:
         if packing is None:
             return record_files.read(number)
         # Each file is packed separately.
-        return packing.rows(
-            record_files.read(number), parser(size_schema(schema))
-        )
+        return packing.rows(record_files.read(number), parse_sizes)
 
     epochs = tf.data.Dataset.range(first_epoch, np.iinfo(np.int64).max)
     examples = epochs.flat_map(
@@ -259,21 +264,6 @@ def input_errors(files: Sequence[str]) -> Iterator[None]:
         raise
 
 
-def _epoch_length(
-    files: RecordFiles, schema: Schema, packing: SequencePacking | None
-) -> int:
-    """Returns the number of examples in all files, or of the rows they fill."""
-    if packing is None:
-        return files.count()
-    parse_sizes = parser(size_schema(schema))
-    tallies = tf.data.Dataset.range(len(files)).interleave(
-        lambda number: packing.tallies(files.read(number), parse_sizes),
-        cycle_length=_FILES_AT_ONCE,
-        num_parallel_calls=tf.data.AUTOTUNE,
-    )
-    return Fill.sum(tallies).rows
-
-
 def _epoch(
     files: RecordFiles,
     seed: int,
@@ -328,8 +318,15 @@ def parser(
 
     def parse(serialized: tf.Tensor) -> _Batch:
         features = tf.io.parse_example(serialized, spec)
-        if vocab_size is not None:
-            _check_vocabulary(features, vocab_size)
+        # The embedding of another id would be NaN, zeros or another row.
+        for name in VOCABULARY_FEATURES:
+            if vocab_size is not None and name in features:
+                smallest = tf.reduce_min(features[name])
+                largest = tf.reduce_max(features[name])
+                tf.debugging.Assert(
+                    (smallest >= 0) & (largest < vocab_size),
+                    [_OUTSIDE_VOCABULARY, name, smallest, largest, vocab_size],
+                )
         # int64 is the only integer type of the file format.
         return {
             name: tf.cast(values, tf.int32)
@@ -341,18 +338,6 @@ def parser(
     if packing is not None:
         return lambda slots: packing.join(slots, parse)
     return parse
-
-
-def _check_vocabulary(features: _Batch, vocab_size: int) -> None:
-    """Rejects ids whose embedding would be NaN, zeros or another row."""
-    for name in VOCABULARY_FEATURES:
-        if name in features:
-            smallest = tf.reduce_min(features[name])
-            largest = tf.reduce_max(features[name])
-            tf.debugging.Assert(
-                (smallest >= 0) & (largest < vocab_size),
-                [_OUTSIDE_VOCABULARY, name, smallest, largest, vocab_size],
-            )
 
 
 def map_ahead(
@@ -532,19 +517,16 @@ class _Gatherer:
 
     def __call__(self, rows: tf.Tensor, length: tf.Tensor) -> _Batch:
         """Returns the rows [b], zeros for -1, truncated to a length."""
-        return {
-            name: self._gather(name, values, rows, length)
-            for name, values in self._tensors.items()
-        }
-
-    def _gather(self, name, values, rows, length) -> tf.Tensor:
-        gathered = tf.gather(values, tf.maximum(rows, 0))
-        if name in self._sequences:
-            gathered = gathered[..., :length]
-        if gathered.dtype.is_integer:
-            gathered = tf.cast(gathered, tf.int32)
-        exists = tf.reshape(rows >= 0, [-1] + [1] * (len(gathered.shape) - 1))
-        return tf.where(exists, gathered, tf.zeros([], gathered.dtype))
+        batch = {}
+        for name, values in self._tensors.items():
+            taken = tf.gather(values, tf.maximum(rows, 0))
+            if name in self._sequences:
+                taken = taken[..., :length]
+            if taken.dtype.is_integer:
+                taken = tf.cast(taken, tf.int32)
+            exists = tf.reshape(rows >= 0, [-1] + [1] * (len(taken.shape) - 1))
+            batch[name] = tf.where(exists, taken, tf.zeros([], taken.dtype))
+        return batch
 
 
 # ------------------------------------------------------------ arrays for Keras
@@ -599,11 +581,9 @@ def _array_dataset(
       shuffle: Whether the order is random and differs between epochs.
     """
     given = [x for x in columns if x is not None]
-    first, *others = given or [None]
-    leaves = [
-        *(first.values() if isinstance(first, dict) else [first]),
-        *others,
-    ]
+    inputs, *others = given or [None]
+    leaves = [*inputs.values()] if isinstance(inputs, dict) else [inputs]
+    leaves += others
     # Keras also takes nested inputs, and arrays of other libraries.
     if (
         any(x is None for x in columns[: len(given)])

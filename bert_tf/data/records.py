@@ -290,42 +290,33 @@ def check_first_record(path: str, schema: Schema) -> bool:
         raise in_file(
             path, "the first record is not a tf.train.Example."
         ) from error
-    kinds = {}
-    for name, feature in features.items():
+    for expected in schema:
+        if expected.name not in features:
+            raise in_file(
+                path,
+                f"the records have no feature {expected.name}, only "
+                f"{listed(sorted(features)) or 'empty examples'}.",
+            )
+        feature = features[expected.name]
         kind = feature.WhichOneof("kind") or "int64_list"
         size = len(getattr(feature, kind).value)
-        kinds[name] = _DTYPE_OF_KIND[kind], size
-    for expected in schema:
-        _check_feature(path, expected, kinds)
-    return True
-
-
-def _check_feature(
-    path: str, feature: Feature, kinds: Mapping[str, tuple[str, int]]
-) -> None:
-    if feature.name not in kinds:
-        raise in_file(
-            path,
-            f"the records have no feature {feature.name}, only "
-            f"{listed(sorted(kinds)) or 'empty examples'}.",
-        )
-    dtype, size = kinds[feature.name]
-    if dtype != feature.dtype:
-        raise in_file(
-            path, f"{feature.name} must be {feature.dtype}; got {dtype}."
-        )
-    if size != feature.size:
-        advice = ""
-        if feature.length_option and len(feature.shape) == 1:
-            advice = (
-                f" Pass `{feature.length_option}={size}`, or create the "
-                "records again."
+        if (dtype := _DTYPE_OF_KIND[kind]) != expected.dtype:
+            raise in_file(
+                path, f"{expected.name} must be {expected.dtype}; got {dtype}."
             )
-        raise in_file(
-            path,
-            f"{feature.name} must have length {feature.size}; got {size}."
-            f"{advice}",
-        )
+        if size != expected.size:
+            advice = ""
+            if expected.length_option and len(expected.shape) == 1:
+                advice = (
+                    f" Pass `{expected.length_option}={size}`, or create the "
+                    "records again."
+                )
+            raise in_file(
+                path,
+                f"{expected.name} must have length {expected.size}; got {size}."
+                f"{advice}",
+            )
+    return True
 
 
 def _frames(path: str, read_data: bool) -> Iterator[bytes]:

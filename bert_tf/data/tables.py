@@ -28,7 +28,6 @@ Check = Callable[[Mapping[str, Any], Mapping[str, Any], str], None]
 
 # The largest limit that csv accepts where a C long has 32 bits.
 _LONGEST_FIELD = 2**31 - 1
-_FIX_THE_ROW = " Fix the row."
 
 
 def read(
@@ -73,8 +72,6 @@ def read(
     """
     extension = path.removesuffix(".gz").rpartition(".")[2].lower()
     if extension in ("jsonl", "ndjson", "json"):
-        if isinstance(columns, str):
-            columns, _ = _column_numbers(columns)
         return _read_objects(path, columns, optional, skip, check)
     if extension not in ("tsv", "txt", "csv"):
         raise in_file(
@@ -88,11 +85,13 @@ def read(
 
 def _read_objects(
     path: str,
-    columns: Columns,
+    columns: str | Columns,
     optional: Collection[str],
     skip: Callable[[str, str], None] | None,
     check: Check | None,
 ) -> Iterator[tuple[dict[str, Any], str]]:
+    if isinstance(columns, str):
+        columns, _ = _column_numbers(columns)
     columns = _replaced(columns, str)
     required = list(map(str, _flat(columns, without=optional)))
     is_first = True
@@ -133,7 +132,8 @@ def _read_table(
     header = next(rows, None) if has_header else None
     if has_header and header is None:
         return
-    least, count = 0, None
+    least, count, example = 0, None, "the header"
+    given: Columns
     if isinstance(columns, str):
         given, least = _column_numbers(columns)
         columns = given
@@ -147,31 +147,27 @@ def _read_table(
         columns = _replaced(columns, lambda column: _as_number(column, path))
     numbers = [int(column) for column in _flat(columns, without=optional)]
     least = max([least, *(n + 1 if n >= 0 else -n for n in numbers)])
-    expected = f"{least} columns or more"
-    if count is not None:
-        expected = f"{count} columns, as in the header"
-    is_first = True
     for fields, where in rows:
         if len(fields) >= least and count in (None, len(fields)):
-            if is_first and check:
-                cells = _numbered_cells(
-                    given, columns, header[0] if header else ()
-                )
+            if check:
+                cells = header[0] if header else ()
                 check(
-                    _from_start(columns, len(fields)),
-                    cells,
+                    _fields_by_name(columns, range(len(fields))),
+                    _numbered_cells(given, columns, cells),
                     header[1] if header else where,
                 )
-            is_first = False
+                check = None
             if count is None:
-                count = len(fields)
-                expected = f"{count} columns, as in {where}"
+                count, example = len(fields), where
             yield _fields_by_name(columns, fields), where
         elif skip is None:
+            expected = f"{count} columns, as in {example}"
+            if count is None:
+                expected = f"{least} columns or more"
             raise in_file(
                 where,
                 f"expected {expected}, found {len(fields)}."
-                f"{separator_advice(fields) or _FIX_THE_ROW}",
+                f"{separator_advice(fields) or ' Fix the row.'}",
             )
         else:
             skip("with the wrong number of columns", where)
@@ -244,23 +240,18 @@ def _numbered_cells(
     The dict is also empty if the header numbers its columns from 0, as pandas
     does for columns without names.
     """
-    names = header[1:] if header and not header[0].strip() else header
+    names = [name for name in header if name.strip()]
     pairs = zip(
         _flat({name: given[name] for name in columns}),
         _flat(columns),
         strict=True,
     )
-    if [*names] == [*map(str, range(len(names)))] or not all(
+    if names == [*map(str, range(len(names)))] or not all(
         _is_number(column) and int(number) - int(column) in (0, len(header))
         for column, number in pairs
     ):
         return {}
     return _fields_by_name(columns, header)
-
-
-def _from_start(columns: Columns, count: int) -> dict[str, Any]:
-    """Returns the numbers of columns, counted from the first of `count`."""
-    return _replaced(columns, lambda n: n % count if n < 0 else n)
 
 
 def _as_number(column: Column, path: str) -> int:
@@ -314,7 +305,7 @@ def _replaced(
     }
 
 
-def _fields_by_name(columns: Columns, fields: Sequence[str]) -> dict[str, Any]:
+def _fields_by_name(columns: Columns, fields: Sequence[Any]) -> dict[str, Any]:
     """Returns the fields of a row by name; None for one that is missing."""
     return _replaced(
         columns,

@@ -21,7 +21,7 @@ from bert_tf.base import files, processes, signals
 from bert_tf.base.options import Options, option
 from bert_tf.corpus import text
 from bert_tf.errors import InputError, listed
-from bert_tf.tokenization import vocabulary
+from bert_tf.tokenization import vocabulary_file
 from bert_tf.tokenization.normalization import Normalizer
 
 
@@ -83,7 +83,7 @@ def run(config: VocabularyConfig) -> list[str]:
         files.check_outputs({"output": [config.output_file]}, {"text": paths})
         words = _count_words(config, paths)
         logging.info("Learning from %d distinct words", len(words))
-        vocab = vocabulary.learn_vocabulary(
+        vocab = vocabulary_file.learn_vocabulary(
             words,
             config.vocab_size,
             num_unused_tokens=config.num_unused_tokens,
@@ -106,7 +106,7 @@ def _count_words(config: VocabularyConfig, paths: list[str]) -> Counter[str]:
         unit="bytes",
     )
     texts = (text.decode(block, config.errors) for block in blocks)
-    words = vocabulary.count_words(texts, normalizer)
+    words = vocabulary_file.count_words(texts, normalizer)
     if not words:
         raise InputError(
             f"There are no words in {listed(paths, most=3)}. Pass other files "

@@ -230,8 +230,7 @@ class BertTokenizer(keras.layers.Layer):
 
     def call(self, inputs):
         parts = _parts(inputs)
-        strings = _eager_strings(parts)
-        if strings is not None:
+        if strings := _eager_strings(parts):
             columns, is_scalar = strings
             batch = self._encode_in_python(columns)
             with _on_cpu():
@@ -241,11 +240,17 @@ class BertTokenizer(keras.layers.Layer):
                 }
         texts = [_strings(text) for text in parts]
         _check_shapes(texts)
+        is_scalar = texts[0].shape.rank == 0
         with _on_cpu():
-            if texts[0].shape.rank == 0:
-                batch = self._encode([text[tf.newaxis] for text in texts])
-                return {name: values[0] for name, values in batch.items()}
-            return self._encode(texts)
+            texts = [tf.reshape(t, [-1]) if is_scalar else t for t in texts]
+            size = tf.shape(texts[0])[0]
+            ids = self.tokenize(tf.concat(texts, axis=0))
+            pairs = [ids] if len(texts) == 1 else [ids[:size], ids[size:]]
+            batch = self.pack(pairs)
+            return {
+                name: values[0] if is_scalar else values
+                for name, values in batch.items()
+            }
 
     def compute_output_spec(self, inputs):
         shape = (*_parts(inputs)[0].shape, self._padded_length)
@@ -277,7 +282,12 @@ class BertTokenizer(keras.layers.Layer):
             if keep is None:
                 pieces, _ = self._split(self._normalizer(text))
                 return pieces.merge_dims(1, 2)
-            return self._tokenize_between(text, keep)
+            between = tf.strings.split(drop_invalid_utf8(text), keep)
+            ids = self.tokenize(between.values)
+            kept = tf.fill([ids.nrows(), 1], self.vocabulary.index(keep))
+            ids = between.with_values(tf.concat([ids, kept], axis=1))
+            ids = ids.merge_dims(1, 2)  # With an extra one at the end.
+            return _cut(ids, ids.row_lengths() - 1)
 
     def tokenize_with_offsets(self, text) -> Tokens:
         """Returns the tokens and the characters they come from.
@@ -356,7 +366,7 @@ class BertTokenizer(keras.layers.Layer):
     def _encode_in_python(
         self, columns: Sequence[list[str]]
     ) -> dict[str, np.ndarray]:
-        """Does what `_encode` does, with a cache instead of 150 eager ops."""
+        """Encodes texts with a cache instead of 150 eager ops."""
         encode, is_pair = self._python.encode, len(columns) == 2
         rows = [
             packing.pack(
@@ -385,14 +395,6 @@ class BertTokenizer(keras.layers.Layer):
             "segment_ids": segment_ids,
         }
 
-    def _encode(self, texts: list[tf.Tensor]) -> dict[str, tf.Tensor]:
-        """Tokenizes and packs one or two [B] tensors of strings."""
-        ids = self.tokenize(tf.concat(texts, axis=0))
-        if len(texts) == 1:
-            return self.pack([ids])
-        size = tf.shape(texts[0])[0]
-        return self.pack([ids[:size], ids[size:]])
-
     def _split(self, text: tf.Tensor) -> tuple[tf.RaggedTensor, tf.Tensor]:
         """Splits normalized strings [B] into words and these into tokens.
 
@@ -418,15 +420,6 @@ class BertTokenizer(keras.layers.Layer):
             tf.where(is_unknown),
             tf.boolean_mask(word_lengths, of_word),
         )
-
-    def _tokenize_between(self, text: tf.Tensor, keep: str) -> tf.RaggedTensor:
-        """Does what `tokenize` does with `keep`."""
-        between = tf.strings.split(drop_invalid_utf8(text), keep)
-        ids = self.tokenize(between.values)
-        mask_ids = tf.fill([ids.nrows(), 1], self.vocabulary.index(keep))
-        ids = between.with_values(tf.concat([ids, mask_ids], axis=1))
-        ids = ids.merge_dims(1, 2)  # with an extra one at the end
-        return _cut(ids, ids.row_lengths() - 1)
 
     def _pad(self, packed: tf.RaggedTensor) -> tf.Tensor:
         """Pads rows to a matrix, int32 [B, S]."""
@@ -495,25 +488,17 @@ def _eager_strings(parts: Sequence[Any]) -> tuple[list[list[str]], bool] | None:
     """
     if not tf.executing_eagerly():
         return None
-    columns, shapes = [], set()
-    for texts in parts:
-        if isinstance(texts, tf.Tensor):
-            texts = texts.numpy()
-        if isinstance(texts, np.ndarray):
-            texts = texts.tolist()
-        is_scalar = isinstance(texts, str | bytes)
-        texts = [texts] if is_scalar else texts
-        kinds = set(map(type, texts)) if isinstance(texts, list) else set()
-        if not kinds or kinds - {str, bytes}:
-            return None
-        if bytes in kinds:
-            texts = [
-                text.decode(errors="ignore") if type(text) is bytes else text
-                for text in texts
-            ]
-        columns.append(texts)
-        shapes.add((is_scalar, len(texts)))
-    return (columns, is_scalar) if len(shapes) == 1 else None
+    arrays = [np.array(part, object) for part in parts]
+    columns = [array.reshape(-1).tolist() for array in arrays]
+    kinds = {type(text) for column in columns for text in column}
+    is_odd = arrays[0].ndim > 1 or arrays[0].shape != arrays[-1].shape
+    if is_odd or not kinds or kinds - {str, bytes}:
+        return None
+    texts = [
+        [t if type(t) is str else t.decode(errors="ignore") for t in column]
+        for column in columns
+    ]
+    return texts, arrays[0].ndim == 0
 
 
 def _strings(text) -> tf.Tensor:

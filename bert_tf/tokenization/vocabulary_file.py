@@ -1,18 +1,33 @@
-"""Vocabulary files: one token per line."""
+"""Vocabularies: files with one token per line, and how to learn one from text.
 
+The trainer of Hugging Face's `tokenizers` starts from single characters and
+joins the most frequent pair of pieces, again and again. It gets words from
+`normalization`, so that vocabulary and tokenizer agree, and all
+single-character pieces in a fixed order: on its own it would number them in the
+order of a hash table and break ties between pairs differently in every run.
+"""
+
+import collections
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from absl import logging
 
 from bert_tf.base import files
 from bert_tf.errors import InputError, in_file, listed, wrong_value
+from bert_tf.tokenization import normalization
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 # The first characters of tokens that continue a word.
 CONTINUATION = "##"
 # The id of the only blank line in the Chinese vocabulary of Google: U+2028.
 _BLANK_OF_GOOGLE = 343
+
+# Longer words are links and noise. Also keeps pieces within the 256 bytes of
+# UTF-8 that the tokenizer in the graph can hold.
+_MAX_CHARACTERS = 63
+_MAX_PENDING_CHUNKS = 1 << 19
+_WORDS_PER_TEXT = 1_000
 
 
 def load_vocab(
@@ -39,14 +54,8 @@ def load_vocab(
     where = where or source_of(vocabulary)
     if isinstance(vocabulary, (str, os.PathLike)):
         vocabulary = read_tokens(str(vocabulary))
-    if not isinstance(vocabulary, Iterable):
-        raise wrong_value(
-            "A vocabulary", "a path or a list of tokens", vocabulary
-        )
     vocab: dict[str, int] = {}
     for index, token in enumerate(vocabulary):
-        if not isinstance(token, str):
-            raise wrong_value(f"Token {index} of {where}", "a string", token)
         if not token and index != _BLANK_OF_GOOGLE:
             logging.warning(
                 "%s:%d: the token is empty and never occurs, but has an id. If "
@@ -131,3 +140,170 @@ def warn_if_short(
             len(vocab),
             vocab_size,
         )
+
+
+# Learning a vocabulary.
+
+
+def count_words(
+    texts: Iterable[str], normalizer: normalization.Normalizer
+) -> collections.Counter[str]:
+    """Counts the words of up to 63 characters.
+
+    Args:
+      texts: Lines or larger texts; each is read once. No word continues from
+        one to the next.
+      normalizer: Splits text into words.
+    """
+    words: collections.Counter[str] = collections.Counter()
+    # Most strings between two spaces occur often: normalize each only once.
+    chunks: collections.Counter[str] = collections.Counter()
+
+    def split_chunks() -> None:
+        for chunk, count in chunks.items():
+            for word in normalizer(chunk).split():
+                if len(word) <= _MAX_CHARACTERS:
+                    words[word] += count
+        chunks.clear()
+
+    for text in texts:
+        chunks.update(normalization.clean(text).split())
+        if len(chunks) > _MAX_PENDING_CHUNKS:
+            split_chunks()
+    split_chunks()
+    return words
+
+
+def learn_vocabulary(
+    words: Mapping[str, int],
+    vocab_size: int,
+    *,
+    num_unused_tokens: int = 0,
+    min_frequency: int = 2,
+    limit_alphabet: int | None = None,
+) -> list[str]:
+    """Learns a vocabulary; equal words and settings give equal vocabularies.
+
+    The alphabet consists of the most frequent characters, as many as
+    `limit_alphabet` and `vocab_size` allow. Words with other characters will be
+    [UNK], so nothing is learned from them.
+
+    Args:
+      words: Normalized words and their counts, in any order.
+      vocab_size: The exact number of tokens to return.
+      num_unused_tokens: The number of [unusedN] after the special tokens.
+      min_frequency: The lowest frequency of a character or pair to use it.
+      limit_alphabet: The largest number of characters.
+
+    Returns:
+      [PAD], [UNK], [CLS], [SEP], [MASK], [unused0] ..., single characters,
+      then pieces in the order in which they were learned.
+
+    Raises:
+      InputError: If there are too few words for `vocab_size`, or if
+        `vocab_size` is too small.
+    """
+    tokens = [*SPECIAL_TOKENS]
+    tokens += [f"[unused{i}]" for i in range(num_unused_tokens)]
+    room = vocab_size - len(tokens)
+    if room <= 0:
+        raise wrong_value(
+            "vocab_size",
+            f"larger than the number of special and unused tokens, "
+            f"{len(tokens)}",
+            vocab_size,
+        )
+    alphabet = _choose_alphabet(words, min_frequency, limit_alphabet, room)
+    words_of_alphabet = {
+        w: n for w, n in words.items() if alphabet.issuperset(w)
+    }
+    total = sum(words.values())
+    logging.info(
+        "Alphabet: %d characters, which spell %.3f %% of %d words",
+        len(alphabet),
+        100 * sum(words_of_alphabet.values()) / max(total, 1),
+        total,
+    )
+    tokens += _learn_pieces(words_of_alphabet, room, min_frequency)
+    if len(tokens) < vocab_size:
+        raise InputError(
+            f"The {total} words of the text give only {len(tokens)} tokens "
+            f"that occur at least {min_frequency} times; vocab_size is "
+            f"{vocab_size}. Lower vocab_size or min_frequency, or add text."
+        )
+    return tokens
+
+
+def _choose_alphabet(
+    words: Mapping[str, int],
+    min_frequency: int,
+    limit: int | None,
+    room: int,
+) -> set[str]:
+    """Returns the most frequent characters whose pieces fit into `room`.
+
+    A character that occurs at the start of words and inside of words needs two
+    pieces ("a" and "##a"). Ideographs and punctuation, which are always alone,
+    need one.
+    """
+    counts: collections.Counter[str] = collections.Counter()
+    for word, count in words.items():
+        for character in word:
+            counts[character] += count
+    frequent = [c for c, count in counts.items() if count >= min_frequency]
+    starts, inner = _positions(words)
+    alphabet = set()
+    for character in sorted(frequent, key=lambda c: (-counts[c], c))[:limit]:
+        room -= (character in starts) + (character in inner)
+        if room < 0:
+            break
+        alphabet.add(character)
+    return alphabet
+
+
+def _positions(words: Iterable[str]) -> tuple[set[str], set[str]]:
+    """Returns the first characters of words, and all their other characters."""
+    starts: set[str] = set()
+    inner: set[str] = set()
+    for word in words:
+        starts.add(word[0])
+        inner.update(word[1:])
+    return starts, inner
+
+
+def _learn_pieces(
+    words: Mapping[str, int], size: int, min_frequency: int
+) -> list[str]:
+    """Runs the trainer; returns up to `size` pieces."""
+    import tokenizers
+    from tokenizers import models, pre_tokenizers, trainers
+
+    starts, inner = _positions(words)
+    # The trainer ignores characters that are not pieces of their own. Those
+    # that never start a word are added for training and removed afterwards.
+    added = inner - starts
+    letters = sorted(starts | inner)
+    letters += [CONTINUATION + c for c in sorted(inner)]
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=size + len(added),
+        min_frequency=min_frequency,
+        special_tokens=letters,
+        continuing_subword_prefix=CONTINUATION,
+        show_progress=False,
+    )
+    tokenizer = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.train_from_iterator(_repeated(words), trainer)
+    vocab = tokenizer.get_vocab()
+    return [
+        token
+        for token in sorted(vocab, key=vocab.__getitem__)
+        if token not in added
+    ]
+
+
+def _repeated(words: Mapping[str, int]) -> Iterator[str]:
+    """Yields texts with each word repeated: the trainer takes no counts."""
+    for word, count in words.items():
+        for start in range(0, count, _WORDS_PER_TEXT):
+            yield " ".join([word] * min(_WORDS_PER_TEXT, count - start))

@@ -9,16 +9,18 @@ import json
 import numpy as np
 import pytest
 
-from bert_tf.corpus import cluster, creation, ranges, text
-from bert_tf.corpus.cluster import InstanceTable, SectionTable
-from bert_tf.corpus.ranges import (
+from bert_tf.corpus import cluster, creation, text
+from bert_tf.corpus.cluster import (
+    InstanceTable,
     ReadingTask,
+    SectionTable,
     TaskReport,
     TextRange,
     TextSection,
 )
 from bert_tf.corpus.settings import CreationConfig, PieceSizes
 from bert_tf.corpus.text import Corpus
+from bert_tf.errors import InputError
 from tests.text_corpora import write_text
 
 # Sections of text.
@@ -31,13 +33,13 @@ def config(vocab_file):
 
 def read(config, paths, text_bytes, size):
     """The sections and the reports of all tasks."""
-    tasks = ranges.plan_tasks(list(map(str, paths)), text_bytes)
+    tasks = cluster.plan_tasks(list(map(str, paths)), text_bytes)
     found = [
-        item for task in tasks for item in ranges.read_task(task, config, size)
+        item for task in tasks for item in cluster.read_task(task, config, size)
     ]
     sections = [item for item in found if isinstance(item, TextSection)]
     reports = [item for item in found if isinstance(item, TaskReport)]
-    assert [report.number for report in reports] == list(range(len(reports)))
+    assert len(reports) == len(tasks)
     return sections, reports
 
 
@@ -75,7 +77,7 @@ def read_by_one_machine(config, folder, paths):
 def test_ranges_hold_the_documents_of_the_whole_text(
     config, tmp_path, monkeypatch, text_bytes, size, input_format
 ):
-    monkeypatch.setattr(ranges, "TAIL_BYTES", 64)
+    monkeypatch.setattr(cluster, "TAIL_BYTES", 64)
     monkeypatch.setattr(text, "BLOCK_BYTES", 150)
     paths = [
         write_text(tmp_path / "a.txt", 7),
@@ -102,7 +104,6 @@ def test_ranges_hold_the_documents_of_the_whole_text(
     assert counts["sentences"] == sum(map(len, expected))
     read_bytes = [sum(report.text_bytes.values()) for report in reports]
     assert sum(read_bytes) == num_bytes
-    assert not any(report.error for report in reports)
     assert (len(reports) > 9) == (text_bytes < 1000)
 
 
@@ -127,22 +128,16 @@ def test_sections_are_small_and_end_with_documents_or_pieces(
     ]
 
 
-def test_errors_are_in_the_reports(config, tmp_path, monkeypatch):
-    monkeypatch.setattr(ranges, "TAIL_BYTES", 5)
+def test_unreadable_texts_are_errors(config, tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes(b"wa\n\n" * 50 + b"wa\xff\n\n" + b"wa\n\n" * 50)
-    sections, reports = read(config, [path], 40, 1000)
-    errors = [report.error for report in reports if report.error]
-    assert f"{path}:101: byte 0xff" in errors[0]
-    # The task before also reads this line, to find the end of its document.
-    assert len(errors) <= 2
-    assert len(sections) >= len(reports) - 2
+    with pytest.raises(InputError, match=f"{path}:101: byte 0xff"):
+        read(config, [path], 40, 1000)
     path = tmp_path / "a.gz"
     path.write_bytes(b"no gzip")
     task = ReadingTask(3, (TextRange(str(path)),))
-    [report] = ranges.read_task(task, config, 5)
-    assert report.number == 3
-    assert "gzip" in report.error
+    with pytest.raises(InputError, match="gzip"):
+        list(cluster.read_task(task, config, 5))
 
 
 def test_tasks_have_equal_sizes(tmp_path):
@@ -150,7 +145,7 @@ def test_tasks_have_equal_sizes(tmp_path):
         (tmp_path / f"{number}").write_bytes(b"x" * size)
     (tmp_path / "7.gz").write_bytes(gzip.compress(b""))
     paths = [f"{tmp_path}/{n}" for n in (*range(7), "7.gz")]
-    tasks = list(ranges.plan_tasks(paths, 100))
+    tasks = cluster.plan_tasks(paths, 100)
     assert [task.number for task in tasks] == list(range(len(tasks)))
     assert [task.ranges for task in tasks] == [
         (TextRange(paths[0], 0, 100),),
@@ -162,6 +157,18 @@ def test_tasks_have_equal_sizes(tmp_path):
         (TextRange(paths[6], 75, None),),
         (TextRange(paths[7]),),
     ]
+
+
+def test_the_number_of_tasks_is_limited(tmp_path, monkeypatch):
+    monkeypatch.setattr(cluster, "MAX_TASKS", 10)
+    (tmp_path / "a").write_bytes(b"x" * 10_000)
+    (tmp_path / "b.gz").write_bytes(b"x" * 10_000)
+    paths = [f"{tmp_path}/a", f"{tmp_path}/b.gz"]
+    tasks = cluster.plan_tasks(paths, 10)
+    assert [task.ranges[0].path for task in tasks] == [paths[0]] * 10 + [
+        paths[1]
+    ]
+    assert len(cluster.plan_tasks(paths, 5000)) == 3
 
 
 # The table of sections.
@@ -186,15 +193,15 @@ def make_section(position, lengths, continues):
     return TextSection(position, np.arange(bounds[-1]), corpus, continues)
 
 
-def make_table(reports=()):
+def make_table():
     sections = [make_section(*section) for section in SECTIONS]
     order = np.random.default_rng(0).permutation(len(sections))
     counts = collections.Counter(sentences=sum(LENGTHS), tokens=9)
-    report = TaskReport(0, len(SECTIONS), {"a": 3}, counts)
+    report = TaskReport(len(SECTIONS), {"a": 3}, counts)
     return SectionTable.of(
         CONFIG,
         [cluster.entry_of(sections[index]) for index in order],
-        [report, *reports],
+        [report],
     )
 
 
@@ -203,7 +210,7 @@ def test_copies_balance_the_requests():
     entries = [(0, 0, 100, False, 1, 100)]
     entries += [(0, n, 1, False, 100, 100) for n in range(1, 12)]
     counts = collections.Counter(sentences=1200)
-    table = SectionTable.of(CONFIG, entries, [TaskReport(0, 12, {}, counts)])
+    table = SectionTable.of(CONFIG, entries, [TaskReport(12, {}, counts)])
     assert table.copies.tolist() == [11] + [1] * 11
     rng = np.random.default_rng(0)
     index = table.find(rng.integers(0, 111, 10_000), rng.random(10_000))
@@ -213,25 +220,20 @@ def test_copies_balance_the_requests():
     assert make_table().copies.tolist() == [3, 1, 1, 2, 1, 1, 1]
 
 
-def test_the_first_error_is_reported():
+def test_unusable_texts_are_errors():
     counts = collections.Counter()
-    reports = [
-        TaskReport(5, 0, {}, counts, "five"),
-        TaskReport(2, 0, {}, counts, "two"),
-    ]
-    assert make_table(reports).error == "two"
-    empty = SectionTable.of(CONFIG, [], [TaskReport(0, 0, {"a": 0}, counts)])
-    assert "only blank lines" in empty.error
-    report = TaskReport(0, 1, {}, collections.Counter(sentences=3))
-    one = SectionTable.of(CONFIG, [(0, 0, 1, False, 3, 3)], [report])
-    assert "the text has 1 with" in one.error
+    with pytest.raises(InputError, match="only blank lines"):
+        SectionTable.of(CONFIG, [], [TaskReport(0, {"a": 0}, counts)])
+    report = TaskReport(1, {}, collections.Counter(sentences=3))
+    with pytest.raises(InputError, match="the text has 1 with"):
+        SectionTable.of(CONFIG, [(0, 0, 1, False, 3, 3)], [report])
 
 
 @pytest.mark.parametrize("numbers", [[], [0, 0], [1]])
 def test_lost_or_repeated_sections_are_errors(numbers):
     entries = [(0, number, 1, False, 3, 3) for number in numbers]
     counts = collections.Counter(sentences=6)
-    reports = [TaskReport(n, 1, {}, counts) for n in range(2)]
+    reports = [TaskReport(1, {}, counts) for _ in range(2)]
     with pytest.raises(RuntimeError, match="lost or repeated"):
         SectionTable.of(CONFIG, entries, reports)
 
@@ -267,9 +269,8 @@ def make_instances(config, sizes, sections, table):
     """All instances in batches, the counts, and the requests by address."""
     size = sizes.sentences
     cuts = [
-        cut
+        cluster.cut_section(section, config, size, table)
         for section in sections
-        for cut in cluster.cut_section(section, config, size, table)
     ]
     batches = [cut.complete for cut in cuts]
     grouped = collections.defaultdict(lambda: ([], []))
@@ -301,9 +302,8 @@ def assign(batches, config, table):
     ],
 )
 def test_a_cluster_writes_the_records_of_one_machine(
-    tmp_path, vocab_file, monkeypatch, settings, sentences
+    tmp_path, vocab_file, settings, sentences
 ):
-    monkeypatch.setattr(cluster, "BATCH_SIZE", 7)
     config = make_config(tmp_path, vocab_file, **settings)
     sizes = dataclasses.replace(SIZES, sentences=sentences)
     sections, table = read_sections(config, sizes)
@@ -325,14 +325,12 @@ def test_a_cluster_writes_the_records_of_one_machine(
             assert file.read() == data
 
 
-def test_an_error_stops_all_steps(tmp_path, vocab_file):
+def test_lost_or_repeated_instances_are_errors(tmp_path, vocab_file):
     config = make_config(tmp_path, vocab_file)
     sections, table = read_sections(config, SIZES)
     batches, counts, _ = make_instances(config, SIZES, sections, table)
-    numbers = InstanceTable.of(("a",) * 10**6, 23, counts, table)
-    assert "instances for 1000000 files" in numbers.error
-    assert not list(cluster.assign_chunks(batches[0], config, numbers))
-    # Instances that are lost or repeated are errors.
+    with pytest.raises(InputError, match="instances for 1000000 files"):
+        InstanceTable.of(("a",) * 10**6, 23, counts, table)
     numbers = InstanceTable.of(("a",), 10**6, counts, table)
     [(first, parts)] = assign(batches, config, numbers)
     with pytest.raises(RuntimeError, match="lost or repeated"):
@@ -340,9 +338,3 @@ def test_an_error_stops_all_steps(tmp_path, vocab_file):
     for wrong in (parts[1:], [*parts, parts[0]]):
         with pytest.raises(RuntimeError, match="lost or repeated"):
             cluster.write_chunk((first, wrong), config, str(tmp_path), numbers)
-    (tmp_path / "1.txt").write_bytes(b"\xff")
-    sections, table = read_sections(config, SIZES)
-    assert sections
-    batches, counts, _ = make_instances(config, SIZES, sections, table)
-    assert batches == counts == []
-    assert "byte 0xff" in InstanceTable.of(("a",), 23, counts, table).error

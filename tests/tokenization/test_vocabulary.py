@@ -11,10 +11,13 @@ import pytest
 from checkout import ROOT
 
 from bert_tf.errors import InputError
-from bert_tf.tokenization import vocabulary
+from bert_tf.tokenization import vocabulary_file
 from bert_tf.tokenization.normalization import Normalizer
-from bert_tf.tokenization.vocabulary import count_words, learn_vocabulary
-from bert_tf.tokenization.vocabulary_file import SPECIAL_TOKENS
+from bert_tf.tokenization.vocabulary_file import (
+    SPECIAL_TOKENS,
+    count_words,
+    learn_vocabulary,
+)
 from bert_tf.tokenization.wordpiece import FullTokenizer
 from tests.tokenization import tokenization_oracle as oracle
 
@@ -41,7 +44,7 @@ def words():
 def test_words_are_those_of_basic_tokenization(
     monkeypatch, do_lower_case, strip_accents, pending_chunks
 ):
-    monkeypatch.setattr(vocabulary, "_MAX_PENDING_CHUNKS", pending_chunks)
+    monkeypatch.setattr(vocabulary_file, "_MAX_PENDING_CHUNKS", pending_chunks)
     texts = [*oracle.hostile_texts(random.Random(43), 701), corpus(), ""]
     expected = collections.Counter(
         word
@@ -78,7 +81,6 @@ def test_a_vocabulary_larger_than_the_text_allows(words):
 @pytest.mark.parametrize(
     ("counts", "size", "num_unused", "message"),
     [
-        ({}, 17, 0, "no words to learn from"),
         ({"a": 1}, 17, 0, "give only 5 tokens"),
         ({"a": 9}, 5, 0, "unused tokens, 5; got 5"),
         ({"a": 9}, 12, 7, "unused tokens, 12; got 12"),
@@ -128,7 +130,7 @@ def test_the_most_frequent_pair_is_learned_first():
 
 PROGRAM = """
 import json, sys
-from bert_tf.tokenization.vocabulary import learn_vocabulary
+from bert_tf.tokenization.vocabulary_file import learn_vocabulary
 print(ascii(learn_vocabulary(json.load(sys.stdin), 397)))
 """
 

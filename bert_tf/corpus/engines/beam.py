@@ -13,14 +13,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bert_tf.corpus.engines import pipeline
+from bert_tf.corpus.engines.pipeline import Collection, Table
 from bert_tf.corpus.settings import CLUSTER_SIZES, CreationConfig, PieceSizes
-from bert_tf.errors import (
-    InputError,
-    did_you_mean,
-    listed,
-    missing,
-    wrong_value,
-)
+from bert_tf.errors import InputError, did_you_mean, missing
 
 if TYPE_CHECKING:
     import apache_beam as beam
@@ -28,16 +23,7 @@ if TYPE_CHECKING:
 # These runners ask a server for some of their options, so unknown names are
 # accepted, as they are for custom runners, which are named as a class with its
 # module.
-_RUNNERS_WITH_OPTIONS = ("FlinkRunner", "SparkRunner", "PortableRunner")
-_DIRECT_RUNNER = "DirectRunner"
-# What runners raise if an option or a package is missing or they do not exist.
-_RUNNER_ERRORS = (
-    AttributeError,
-    ImportError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
+_RUNNERS_WITH_OPTIONS = ("flink", "spark", "portable")
 # A worker's InputError in the text of the error that Beam raises.
 _WORKER_ERROR = re.compile(
     r"\bInputError: (.+?)(?: \[while running|\\n|$)", re.M
@@ -60,38 +46,36 @@ def new_pipeline(options: str) -> "beam.Pipeline":
         StandardOptions,
     )
 
-    try:
-        flags = shlex.split(options)
-    except ValueError as error:
-        raise _options_error(options, str(error)) from error
     stderr = io.StringIO()
     try:
+        flags = shlex.split(options)
         # Beam's parser prints a hundred lines of usage and exits.
         with contextlib.redirect_stderr(stderr):
             parsed = PipelineOptions(flags)
             values = parsed.get_all_options(retain_unknown_options=True)
-            standard = parsed.view_as(StandardOptions)
+    except ValueError as error:
+        raise _options_error(options, str(error)) from error
     except SystemExit as error:
         reason = stderr.getvalue().splitlines()[-1].partition("error: ")[2]
         raise _options_error(options, reason) from error
-    name = _runner_name(standard.runner, StandardOptions.KNOWN_RUNNER_NAMES)
-    _check_flags(options, flags)
-    if name not in _RUNNERS_WITH_OPTIONS and "." not in name:
+    if flags and not flags[0].startswith("--"):
+        # Beam would ignore it.
+        raise _options_error(options, f"expected --name=value: {flags[0]!r}")
+    name = parsed.view_as(StandardOptions).runner or "direct"
+    kind = name.lower().removesuffix("runner")
+    if kind not in _RUNNERS_WITH_OPTIONS and "." not in name:
         beam_options = PipelineOptions([]).get_all_options()
         for unknown in values.keys() - beam_options.keys():
             advice = did_you_mean(unknown, beam_options)
             reason = f"there is no option --{unknown}.{advice}"
             raise _options_error(options, reason)
-    runner = name
-    if name == _DIRECT_RUNNER:
-        # The DirectRunner would first download a program called Prism and is
-        # otherwise the same as this runner.
-        from apache_beam.runners.portability.fn_api_runner import FnApiRunner
-
-        runner = FnApiRunner()
     try:
-        return beam.Pipeline(runner, parsed)
-    except _RUNNER_ERRORS as error:
+        # The DirectRunner would first download a program called Prism and is
+        # otherwise the same as the FnApiRunner.
+        return beam.Pipeline(
+            "FnApiRunner" if kind == "direct" else name, parsed
+        )
+    except Exception as error:  # Runners raise errors of many types.
         raise _options_error(options, str(error)) from error
 
 
@@ -107,8 +91,7 @@ def _import_beam() -> Any:
         ) from error
     finally:
         logging.disable(logging.NOTSET)
-    beam_logger = logging.getLogger("apache_beam")
-    beam_logger.setLevel(logging.WARNING)
+    logging.getLogger("apache_beam").setLevel(logging.WARNING)
     return apache_beam
 
 
@@ -117,39 +100,11 @@ def _options_error(options: str, reason: str) -> InputError:
     return InputError(f"`beam_options={options!r}` cannot be used: {line}")
 
 
-def _runner_name(wish: str | None, runners: list[str]) -> str:
-    """Returns the runner's name as Beam spells it; keeps custom names."""
-    name = wish or _DIRECT_RUNNER
-    if "." in name:
-        return name
-    by_lower_case = {runner.lower(): runner for runner in runners}
-    for spelling in (name.lower(), f"{name.lower()}runner"):
-        if spelling in by_lower_case:
-            return by_lower_case[spelling]
-    raise wrong_value(
-        "--runner in `beam_options`",
-        f"one of {listed(runners, last='or', most=20)}",
-        name,
-    )
-
-
-def _check_flags(options: str, flags: list[str]) -> None:
-    """Raises InputError for words that are not options, which Beam ignores."""
-    is_value = False
-    for flag in flags:
-        if not flag.startswith("--") and not is_value:
-            raise _options_error(
-                options, f"expected --name=value, got {flag!r}"
-            )
-        is_value = flag.startswith("--") and "=" not in flag
-
-
 def run(job: "beam.Pipeline") -> None:
     """Runs a pipeline and waits until it ends.
 
     Raises:
-      InputError: If a worker raised one, the runner lacks an option, or the
-        pipeline was stopped.
+      InputError: If a worker raised one, or the pipeline was stopped.
     """
     result = None
     try:
@@ -157,11 +112,9 @@ def run(job: "beam.Pipeline") -> None:
         state = result.wait_until_finish()
     except Exception as error:
         # Runners pass on a worker's exception within a long text.
-        if match := _WORKER_ERROR.search(str(error)):
+        text = f"{type(error).__name__}: {error}"
+        if match := _WORKER_ERROR.search(text):
             raise InputError(match[1]) from error
-        if isinstance(error, InputError | NotImplementedError):
-            message = str(error).partition(" [while running")[0]
-            raise InputError(message) from error
         raise
     except BaseException:
         # After Ctrl-C, a cluster would continue the job.
@@ -183,7 +136,7 @@ class BeamEngine:
         self._beam = apache_beam
         self._pipeline = pipeline
 
-    def spread(self, label: str, items: Sequence[Any]) -> "beam.PCollection":
+    def spread(self, label: str, items: Sequence[Any]) -> Collection:
         start = self._pipeline | label >> self._beam.Create(items)
         return self.keep(f"{label}: spread", start)
 
@@ -191,47 +144,38 @@ class BeamEngine:
         self,
         label: str,
         function: Callable[..., Any],
-        collection: "beam.PCollection",
+        collection: Collection,
         *arguments: Any,
-    ) -> "beam.PCollection":
+    ) -> Collection:
         return collection | label >> self._beam.Map(function, *arguments)
 
     def flat_map(
         self,
         label: str,
         function: Callable[..., Iterable[Any]],
-        collection: "beam.PCollection",
+        collection: Collection,
         *arguments: Any,
-    ) -> "beam.PCollection":
+    ) -> Collection:
         return collection | label >> self._beam.FlatMap(function, *arguments)
 
-    def keep(
-        self, label: str, collection: "beam.PCollection"
-    ) -> "beam.PCollection":
+    def keep(self, label: str, collection: Collection) -> Collection:
         # Without it, a runner may compute the collection again for each use.
         return collection | label >> self._beam.Reshuffle()
 
-    def union(
-        self, label: str, *collections: "beam.PCollection"
-    ) -> "beam.PCollection":
+    def union(self, label: str, *collections: Collection) -> Collection:
         return collections | label >> self._beam.Flatten()
 
-    def group(
-        self, label: str, collection: "beam.PCollection"
-    ) -> "beam.PCollection":
+    def group(self, label: str, collection: Collection) -> Collection:
         return collection | label >> self._beam.GroupByKey()
 
     def co_group(
-        self,
-        label: str,
-        first: "beam.PCollection",
-        second: "beam.PCollection",
-    ) -> "beam.PCollection":
+        self, label: str, first: Collection, second: Collection
+    ) -> Collection:
         return (first, second) | label >> self._beam.CoGroupByKey()
 
     def once(
         self, label: str, function: Callable[..., Any], *inputs: Any
-    ) -> Any:
+    ) -> Table:
         from apache_beam.pvalue import AsIter, AsSingleton
 
         given = [

@@ -24,16 +24,18 @@ from typing import Any, Protocol
 from absl import logging
 
 from bert_tf.base import files
-from bert_tf.corpus import cluster, creation, ranges
-from bert_tf.corpus.cluster import InstanceTable, SectionTable
+from bert_tf.corpus import cluster, creation
+from bert_tf.corpus.cluster import (
+    InstanceTable,
+    ReadingTask,
+    SectionTable,
+    TaskReport,
+    TextSection,
+)
 from bert_tf.corpus.creation import WrittenChunk
-from bert_tf.corpus.ranges import ReadingTask, TaskReport, TextSection
 from bert_tf.corpus.settings import CLUSTER_SIZES, CreationConfig, PieceSizes
 from bert_tf.errors import InputError
 
-# The largest number of tasks: all are listed in the job's description, whose
-# size Dataflow limits.
-MAX_TASKS = 10_000
 # The file in which the pipeline leaves its results.
 _RESULTS = "results.json"
 # The file by which workers know that they share the folder.
@@ -87,8 +89,7 @@ class Engine(Protocol):
     ) -> Collection:
         """Makes (key, (first values, second values)).
 
-        Each key has values in `first`, and they fit into memory. The values of
-        `second` may be too many.
+        Each key has values in `first`.
         """
 
     def once(
@@ -148,15 +149,13 @@ def create(
             stack.enter_context(_shared_folder(files.follow_links(path)))
             for path in outputs
         )
-        tasks = tuple(plan_tasks(inputs, sizes.text_bytes))
+        tasks = tuple(cluster.plan_tasks(inputs, sizes.text_bytes))
         job = Job(config, sizes, tasks, tuple(outputs), folders, folder)
         creation.log_paths("Reading from input files", inputs)
         with opened as engine:
             assemble(engine, job)
             engine.run()
         results = files.read_json(os.path.join(folder, _RESULTS))
-        if results["error"]:
-            raise InputError(results["error"])
         creation.log_samples(config, results["samples"])
         creation.log_paths("Wrote output files", outputs)
         manifest = creation.write_manifest(
@@ -172,12 +171,6 @@ def create(
                 files.rename(complete, files.follow_links(path))
     logging.info("Wrote %d total instances", manifest["counts"]["instances"])
     return manifest
-
-
-def plan_tasks(paths: list[str], text_bytes: int) -> Iterator[ReadingTask]:
-    """Divides files into tasks of `text_bytes`, but at most about MAX_TASKS."""
-    total = sum(map(ranges.size_of, paths))
-    return ranges.plan_tasks(paths, max(text_bytes, total // MAX_TASKS))
 
 
 @contextlib.contextmanager
@@ -227,7 +220,7 @@ def assemble(engine: Engine, job: Job) -> None:
     instances = engine.once("Count the instances", count, counts, table)
     shards = _write(engine, job, complete, instances)
     finish = functools.partial(_write_results, job)
-    engine.once("Results", finish, table, instances, reports, shards)
+    engine.once("Results", finish, table, reports, shards)
 
 
 def _cut(
@@ -236,9 +229,7 @@ def _cut(
     """Returns all instances, and the number of instances of each section."""
     config, size = job.config, job.sizes.sentences
     # An engine may cut three times: that is cheaper than to store instances.
-    cut = engine.flat_map(
-        "Cut", cluster.cut_section, sections, config, size, table
-    )
+    cut = engine.map("Cut", cluster.cut_section, sections, config, size, table)
     counts = engine.map("Counts", _count, cut)
     complete = engine.map("Complete", _complete, cut)
     if not config.next_sentence:
@@ -284,7 +275,7 @@ def _write(
 def read_task(
     task: ReadingTask, config: CreationConfig, size: int, folder: str
 ) -> Iterator[TextSection | TaskReport]:
-    """Reads a task, or reports that this worker lacks a file."""
+    """Reads a task, unless this worker lacks a file."""
     try:
         creation.load_vocabulary(config)
         if not files.exists(os.path.join(folder, _BEGUN)):
@@ -293,11 +284,10 @@ def read_task(
                 "workers share."
             )
     except InputError as error:
-        counts: collections.Counter[str] = collections.Counter()
-        message = f"On the worker {socket.gethostname()}: {error}"
-        yield TaskReport(task.number, 0, {}, counts, message)
-    else:
-        yield from ranges.read_task(task, config, size)
+        raise InputError(
+            f"On the worker {socket.gethostname()}: {error}"
+        ) from None
+    yield from cluster.read_task(task, config, size)
 
 
 def _sections(item: TextSection | TaskReport) -> list[TextSection]:
@@ -363,7 +353,6 @@ def join_chunks(
 def _write_results(
     job: Job,
     table: SectionTable,
-    instances: InstanceTable,
     reports: Iterable[TaskReport],
     shards: Iterable[Shard],
 ) -> None:
@@ -377,12 +366,11 @@ def _write_results(
         counts.update(shard.counts)
     counts["instances"] = sum(shard.entry["records"] for shard in ordered)
     results = {
-        "error": instances.error,
         "text_bytes": text_bytes,
         "counts": counts,
         "shards": [shard.entry for shard in ordered],
         "files": [shard.path for shard in ordered],
-        "samples": ordered[0].samples if ordered else {},
+        "samples": ordered[0].samples,
     }
     path = os.path.join(job.folder, _RESULTS)
     files.write_text(path, json.dumps(results))

@@ -4,26 +4,49 @@ A collection is a DataFrame of pickled items and the functions that workers
 apply to them. A stage's functions run when its items are stored, grouped or
 collected. Spark's Java processes sort and group the items and write them to
 disk if they do not fit into memory; a Python worker has a few at a time.
+
+Spark's log is off unless `spark-submit --conf spark.log.level=WARN` sets its
+level or, without spark-submit, the environment variable
+PYSPARK_SUBMIT_ARGS='--conf spark.log.level=WARN pyspark-shell'.
 """
 
 import contextlib
-import dataclasses
 import functools
+import io
 import itertools
+import logging as standard_logging
 import operator
+import os
 import pickle
+import re
 import secrets
+import shutil
+import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent import futures
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bert_tf.corpus.engines import pipeline, spark_session
+from absl import logging
+
+from bert_tf.corpus.engines import pipeline
 from bert_tf.corpus.settings import CLUSTER_SIZES, CreationConfig, PieceSizes
+from bert_tf.errors import InputError, missing
+from bert_tf.start_tensorflow import stderr_into
 
 if TYPE_CHECKING:
     import pyarrow
+    from pyspark import Broadcast
     from pyspark.sql import DataFrame, SparkSession
 
+# A worker's error in the text of the error that Spark raises.
+_WORKER_ERROR = re.compile(r"^(?:\w+\.)*InputError: (.+)$", re.M)
+_NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '(\w+)")
+# What is wrong, in Java's log and in its errors.
+_REASON = re.compile(
+    r"(?:has been killed\. Reason: |^(?:: )?[\w.$]+(?:Exception|Error): )(.+)",
+    re.M,
+)
 # The columns of all DataFrames except `spread`'s. `part` is the number of a
 # collection in its group.
 _COLUMNS = ("key", "part", "value")
@@ -35,32 +58,138 @@ _BATCH_ITEMS = 1 << 10
 
 @contextlib.contextmanager
 def opened(master: str | None) -> "Iterator[SparkEngine]":
-    """Starts the engine; see `spark_session.opened`."""
-    with spark_session.opened(master) as session:
-        engine = SparkEngine(session)
-        try:
+    """Starts Spark, or uses the session that this process already has.
+
+    In the block, Spark's errors and a worker's InputError become an InputError
+    of one line.
+
+    Args:
+      master: The URL of the cluster; None for what `spark-submit` or Spark's
+        configuration sets, and all cores of this machine otherwise.
+
+    Raises:
+      InputError: If PySpark or Java is missing, or the cluster refuses.
+    """
+    try:
+        import pandas  # noqa: F401  PySpark imports it much later,
+        import pyarrow  # noqa: F401  and this too.
+        from pyspark.sql import SparkSession
+    except ModuleNotFoundError as error:
+        raise missing("`runner=spark`", str(error.name), "spark") from error
+    before = SparkSession.getActiveSession()
+    session = before or _start(master)
+    engine = SparkEngine(session)
+    try:
+        with _one_line_errors():
             yield engine
-        finally:
-            engine.free()
+    finally:
+        with _if_java_lives():
+            if before:
+                engine.free()
+            else:
+                session.stop()
 
 
-@dataclasses.dataclass(frozen=True)
-class _Part:
+@contextlib.contextmanager
+def _if_java_lives() -> Iterator[None]:
+    """Ignores the errors of calls to a Java process that has ended."""
+    from py4j.protocol import Py4JError
+
+    with contextlib.suppress(Py4JError, ConnectionError):
+        yield
+
+
+def _start(master: str | None) -> "SparkSession":
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    java = os.path.join(os.environ.get("JAVA_HOME", ""), "bin", "java")
+    if not is_submitted and not shutil.which("java") and not shutil.which(java):
+        raise InputError(
+            "`runner=spark` needs Java 17 or newer. Install it, for example "
+            "with: apt-get install openjdk-17-jre-headless"
+        )
+    builder = SparkSession.builder.appName("bert_tf pretraining_data")
+    if master:
+        builder = builder.master(master)
+    if not is_submitted and (master or "local").startswith("local"):
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # It logs every connection that it closes.
+    standard_logging.getLogger("py4j").setLevel(standard_logging.CRITICAL)
+    asked = "spark.log.level" in os.environ.get("PYSPARK_SUBMIT_ARGS", "")
+    is_quiet = not asked and not is_submitted
+    with tempfile.TemporaryFile("w+", errors="replace") as log:
+        try:
+            with stderr_into(log) if is_quiet else contextlib.nullcontext():
+                session = builder.getOrCreate()
+        except (PySparkException, Py4JError) as error:
+            log.seek(0)
+            raise InputError(
+                f"Cannot start Spark{f' on {master}' if master else ''}: "
+                f"{reason(log.read(), str(error))}"
+            ) from error
+    if not session.sparkContext.getConf().contains("spark.log.level"):
+        session.sparkContext.setLogLevel("OFF")
+    return session
+
+
+@contextlib.contextmanager
+def _one_line_errors() -> Iterator[None]:
+    """Raises the InputError of a worker, or one for what stopped Spark."""
+    from py4j.protocol import Py4JError, Py4JNetworkError
+    from pyspark.errors import PySparkException, PythonException
+
+    def is_ours(record: Any) -> bool:
+        return "py4j" not in record.pathname
+
+    # If Java ends, Py4J logs tracebacks and PySpark's threads print them.
+    handler = logging.get_absl_handler()
+    handler.addFilter(is_ours)
+    try:
+        with contextlib.redirect_stderr(io.StringIO()):
+            yield
+    except (Py4JNetworkError, ConnectionError) as error:
+        raise InputError(
+            "Spark's Java process has ended. Give it more memory with "
+            "spark.driver.memory in Spark's configuration."
+        ) from error
+    except (PySparkException, Py4JError) as error:
+        text = str(error)
+        if found := _WORKER_ERROR.search(text):
+            raise InputError(found[1]) from None
+        if found := _NO_MODULE.search(text):
+            raise InputError(
+                f"A Spark worker lacks the module {found[1]}. Install bert_tf "
+                "on all workers for the Python of spark.pyspark.python, or "
+                "pass an environment with it to spark-submit --archives."
+            ) from None
+        if isinstance(error, PythonException):
+            raise
+        raise InputError(
+            f"Spark stopped the job: {reason(text)} To see Spark's log, run "
+            "spark-submit --conf spark.log.level=WARN."
+        ) from None
+    finally:
+        handler.removeFilter(is_ours)
+
+
+def reason(*texts: str) -> str:
+    """Returns what is wrong, from Java's output and errors."""
+    text = "\n".join(texts)
+    found = _REASON.search(text)
+    return found[1] if found else text.strip().partition("\n")[0]
+
+
+class _Part(NamedTuple):
     """A part of a collection: rows, and what makes items of them."""
 
     frame: "DataFrame"
     read: Callable[[Iterator[Any]], Iterator[Any]]
 
 
-@dataclasses.dataclass(frozen=True)
-class _Collection:
-    parts: tuple[_Part, ...]
-
-
-@dataclasses.dataclass(frozen=True)
-class _Table:
-    value: Any
-    broadcast: Any  # The same on all workers.
+_Collection = tuple[_Part, ...]
 
 
 class SparkEngine:
@@ -84,7 +213,7 @@ class SparkEngine:
         self._num_parts = max(self._num_parts, len(items))
         numbers = self._session.range(0, len(items), 1, len(items))
         take = functools.partial(_take, self._sent(tuple(items)))
-        return _Collection((_Part(numbers, take),))
+        return (_Part(numbers, take),)
 
     def map(
         self,
@@ -93,7 +222,7 @@ class SparkEngine:
         collection: _Collection,
         *arguments: Any,
     ) -> _Collection:
-        return self._apply(_mapped, function, collection, arguments)
+        return self.flat_map(label, _called, collection, function, *arguments)
 
     def flat_map(
         self,
@@ -102,27 +231,12 @@ class SparkEngine:
         collection: _Collection,
         *arguments: Any,
     ) -> _Collection:
-        return self._apply(_flat_mapped, function, collection, arguments)
-
-    def _apply(
-        self,
-        apply: Callable[..., Any],
-        function: Callable[..., Any],
-        collection: _Collection,
-        arguments: tuple[Any, ...],
-    ) -> _Collection:
-        sent = tuple(
-            value.broadcast if isinstance(value, _Table) else value
-            for value in arguments
-        )
-        return _Collection(
-            tuple(
-                dataclasses.replace(
-                    part,
-                    read=functools.partial(apply, function, sent, part.read),
-                )
-                for part in collection.parts
+        return tuple(
+            _Part(
+                frame,
+                functools.partial(_flat_mapped, read, function, arguments),
             )
+            for frame, read in collection
         )
 
     def keep(self, label: str, collection: _Collection) -> _Collection:
@@ -130,11 +244,10 @@ class SparkEngine:
 
         frame = self._frame(collection, _plain)
         self._stored.append(frame.persist(StorageLevel.DISK_ONLY))
-        return _Collection((_Part(frame, _values),))
+        return (_Part(frame, _values),)
 
     def union(self, label: str, *collections: _Collection) -> _Collection:
-        parts = itertools.chain(*(each.parts for each in collections))
-        return _Collection(tuple(parts))
+        return tuple(itertools.chain.from_iterable(collections))
 
     def group(self, label: str, collection: _Collection) -> _Collection:
         keyed = self._frame(collection, functools.partial(_keyed, 0))
@@ -154,32 +267,28 @@ class SparkEngine:
         # Values are sorted too, so that a retried task has the same results;
         # otherwise Spark may stop the job.
         rows = rows.sortWithinPartitions(*_COLUMNS)
-        return _Collection((_Part(rows, read),))
+        return (_Part(rows, read),)
 
     def _frame(
         self, collection: _Collection, pack: Callable[..., Any]
     ) -> "DataFrame":
         """Returns the rows that `pack` makes of all items."""
         frames = [
-            part.frame.mapInArrow(
-                functools.partial(_rows, part.read, pack), _SCHEMA
-            )
-            for part in collection.parts
+            frame.mapInArrow(functools.partial(_rows, read, pack), _SCHEMA)
+            for frame, read in collection
         ]
         return functools.reduce(lambda first, more: first.union(more), frames)
 
     def once(
         self, label: str, function: Callable[..., Any], *inputs: Any
-    ) -> _Table:
-        value = function(
-            *(
-                each.value
-                if isinstance(each, _Table)
-                else self._collected(label, each)
-                for each in inputs
-            )
+    ) -> "Broadcast[Any]":
+        values = (
+            self._collected(label, each)
+            if isinstance(each, tuple)
+            else each.value
+            for each in inputs
         )
-        return _Table(value, self._sent(value))
+        return self._sent(function(*values))
 
     def _collected(self, label: str, collection: _Collection) -> list[Any]:
         """Runs stages in a thread, so that a signal can stop Spark's jobs."""
@@ -193,12 +302,12 @@ class SparkEngine:
             try:
                 found = pool.submit(collect).result()
             except BaseException:
-                with spark_session.if_java_lives():
+                with _if_java_lives():
                     self._context.cancelJobGroup(self._group)
                 raise
         return [pickle.loads(row.value) for row in found]
 
-    def _sent(self, value: Any) -> Any:
+    def _sent(self, value: Any) -> "Broadcast[Any]":
         broadcast = self._context.broadcast(value)
         self._stored.append(broadcast)
         return broadcast
@@ -208,9 +317,8 @@ class SparkEngine:
 
     def free(self) -> None:
         """Deletes what the workers have stored."""
-        with spark_session.if_java_lives():
-            for each in self._stored:
-                each.unpersist()
+        for each in self._stored:
+            each.unpersist()
 
 
 def create(
@@ -293,16 +401,22 @@ def _grouped(rows: Iterator[Any]) -> Iterator[Any]:
 
 def _co_grouped(rows: Iterator[Any]) -> Iterator[Any]:
     for key, group in itertools.groupby(rows, operator.itemgetter(0)):
-        parts = itertools.groupby(group, operator.itemgetter(1))
-        first = list(_values(next(parts)[1]))
-        more = itertools.chain.from_iterable(rows for _, rows in parts)
-        yield pickle.loads(key), (first, _values(more))
+        values: tuple[list[Any], list[Any]] = ([], [])
+        for _, part, value in group:
+            values[part].append(pickle.loads(value))
+        yield pickle.loads(key), values
 
 
-def _mapped(
-    function: Callable[..., Any],
-    arguments: tuple[Any, ...],
+def _called(
+    item: Any, function: Callable[..., Any], *arguments: Any
+) -> list[Any]:
+    return [function(item, *arguments)]
+
+
+def _flat_mapped(
     read: Callable[..., Iterator[Any]],
+    function: Callable[..., Iterable[Any]],
+    arguments: tuple[Any, ...],
     rows: Iterator[Any],
 ) -> Iterator[Any]:
     from pyspark import Broadcast
@@ -312,14 +426,4 @@ def _mapped(
         for value in arguments
     ]
     for item in read(rows):
-        yield function(item, *values)
-
-
-def _flat_mapped(
-    function: Callable[..., Iterable[Any]],
-    arguments: tuple[Any, ...],
-    read: Callable[..., Iterator[Any]],
-    rows: Iterator[Any],
-) -> Iterator[Any]:
-    for items in _mapped(function, arguments, read, rows):
-        yield from items
+        yield from function(item, *values)

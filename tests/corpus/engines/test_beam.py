@@ -66,13 +66,12 @@ def test_errors_of_a_cluster_are_understood():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("--runner=Flnk", "--runner in .*FlinkRunner.*; got 'Flnk'"),
+        ("--runner=Flnk", "Unexpected pipeline runner: Flnk.*FlinkRunner"),
         ("--runner=no.such.Runner", "no.such.Runner.*No module named 'no'"),
         ("--direct_num_worker=2", "Did you mean 'direct_num_workers'?"),
         ("--nothing_like_this_at_all", r"no option --nothing_like_this_at_all"),
         ("--direct_num_workers=two", "invalid int value: 'two'$"),
-        ("direct", "expected --name=value, got 'direct'"),
-        ("--runner=DirectRunner --streaming x y", "--name=value, got 'y'"),
+        ("direct", "expected --name=value: 'direct'"),
         ("--job_name='open", "No closing quotation"),
         ("--runner=DataflowRunner", "Missing required option: project"),
     ],

@@ -258,17 +258,3 @@ def test_an_error_in_the_text_is_one_line(cluster, texts, tmp_path):
     given = flags(texts, tmp_path / "out", f"--input_file={tmp_path}/bad.txt")
     error = assert_fails(cluster.launch(given), tmp_path / "out")
     assert f"error: {tmp_path}/bad.txt:4: byte 0xff" in error
-
-
-def test_a_cluster_without_resources_is_a_warning(cluster, texts, tmp_path):
-    cluster.restore()
-    settings = {"spark.executor.memory": "900g"}
-    given = flags(texts, tmp_path / "out")
-    program = cluster.launch(given, {"warn_after": 5}, settings.items())
-    found = (line for line in program.stderr if line.startswith("W"))
-    assert "Spark has started no task for 5 seconds" in next(found)
-    program.terminate()
-    _, stderr = program.communicate(timeout=spark_cluster.PATIENCE)
-    assert program.returncode == 128 + signal.SIGTERM
-    assert "Traceback" not in stderr
-    assert not written(tmp_path / "out")
