@@ -22,7 +22,6 @@ from bert_tf.checkpoints.pretrained import load_checkpoint, open_pretrained
 from bert_tf.kinds.spans.squad_files import (
     Question,
     SpanEncoding,
-    WindowRows,
     make_windows,
     read_questions,
 )
@@ -57,15 +56,14 @@ def main() -> None:
     )
     count = min(arguments.num_questions, len(found))
     questions = [found[i * len(found) // count] for i in range(count)]
-    windows = make_windows(questions, encoding, with_positions=False)
-    starts, ends = logits_of(model, windows)
+    made = make_windows(questions, encoding, with_positions=False)
+    starts, ends = logits_of(model, made.batch)
     different = []
-    owned = rows_of(questions, windows.windows)
-    for question, rows in zip(questions, owned, strict=True):
+    for question, rows in zip(questions, rows_of(made), strict=True):
         ours, original = compare(
             question,
             rows,
-            windows,
+            made,
             starts,
             ends,
             encoding,
@@ -76,7 +74,7 @@ def main() -> None:
             different.append(entry(question, ours.text, theirs))
     text = json.dumps(different, indent=1, ensure_ascii=False)
     arguments.output.write_text(f"{text}\n", encoding="utf-8")
-    print(f"{len(questions)} questions, {len(windows.windows)} windows")
+    print(f"{len(questions)} questions, {len(starts)} windows")
     print(f"{len(different)} different answers are in {arguments.output}")
     for (kind, better), number in sorted(
         Counter((each["kind"], each["better"]) for each in different).items()
@@ -85,13 +83,13 @@ def main() -> None:
 
 
 def logits_of(
-    model: keras.Model, windows: WindowRows
+    model: keras.Model, batch: dict[str, np.ndarray]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the logits of starts and ends, [w, S]; -inf for padding."""
     names = ("input_ids", "input_mask", "segment_ids")
-    features = {name: windows.batch[name] for name in names}
+    features = {name: batch[name] for name in names}
     parts = []
-    for first in range(0, len(windows.windows), WINDOWS_AT_A_TIME):
+    for first in range(0, len(batch["input_ids"]), WINDOWS_AT_A_TIME):
         some = slice(first, first + WINDOWS_AT_A_TIME)
         outputs = model({name: x[some] for name, x in features.items()})
         parts.append(

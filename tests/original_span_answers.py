@@ -6,10 +6,10 @@ shares only the windows with bert_tf.
 
 `compare` answers questions in both ways from the same logits:
 
-    windows = make_windows(questions, encoding, with_positions=False)
+    made = make_windows(questions, encoding, with_positions=False)
     logits = ...  # start and end, [w, max_seq_length]
-    for question, rows in zip(questions, rows_of(questions, windows.windows)):
-        ours, original = compare(question, rows, windows, *logits, encoding)
+    for question, rows in zip(questions, rows_of(made)):
+        ours, original = compare(question, rows, made, *logits, encoding)
 """
 
 import functools
@@ -19,12 +19,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bert_tf.kinds.spans.answers import (
-    AnswerRules,
-    Prediction,
-    Scores,
-    find_answer,
-)
+from bert_tf.kinds.spans.squad_files import PLACES
+from bert_tf.kinds.spans.task import AnswerRules, Prediction, find_answer
 from tests.tokenization import tokenization_oracle
 
 WHITE_SPACE = " \t\r\n\u202f"
@@ -32,6 +28,15 @@ WHITE_SPACE = " \t\r\n\u202f"
 
 class Crash(Exception):
     """The original fails with this error."""
+
+
+class Window(NamedTuple):
+    """The characters of the context tokens of a window, from `first` on."""
+
+    first: int
+    starts: np.ndarray
+    ends: np.ndarray
+    is_max_context: np.ndarray
 
 
 class Candidate(NamedTuple):
@@ -223,36 +228,47 @@ def original_answer(
     return Prediction(text, entries, None, text)
 
 
-def scores_of(starts, ends) -> Scores:
-    """Returns the scores for `find_answer` from the logits of a window."""
-    starts, ends = np.asarray(starts), np.asarray(ends)
-    best_starts = np.array(best_indexes(starts, len(starts)), int)
-    best_ends = np.array(best_indexes(ends, len(ends)), int)
-    return Scores(
-        best_starts,
-        starts[best_starts],
-        best_ends,
-        ends[best_ends],
-        float(starts[0]),
-        float(ends[0]),
-    )
+def outputs_of(windows: Sequence[Window], starts, ends) -> dict:
+    """Returns what `find_answer` needs, from logits of windows [w, S].
+
+    The logits of padding are -inf.
+    """
+    starts, ends = (np.asarray(x, np.float32) for x in (starts, ends))
+    places = {name: np.zeros(starts.shape, np.int32) for name in PLACES}
+    for row, (first, *columns) in enumerate(windows):
+        for name, values in zip(PLACES, columns, strict=True):
+            places[name][row, first : first + len(values)] = values
+    outputs = dict(places)
+    for name, logits in (("start", starts), ("end", ends)):
+        order = np.argsort(-logits, axis=1, kind="stable")
+        best = np.take_along_axis(logits, order, axis=1)
+        outputs[f"{name}_indexes"] = np.where(best > -np.inf, order, -1)
+        outputs[f"{name}_logits"] = best
+        outputs[f"null_{name}_logits"] = logits[:, 0]
+    return outputs
 
 
-def rows_of(questions, windows) -> list[list[int]]:
+def window_of(batch, row) -> Window:
+    """Returns a window of `make_windows`."""
+    columns = [batch[name][row] for name in PLACES]
+    [own] = np.nonzero(columns[1])
+    first = int(own[0]) if len(own) else 0
+    return Window(first, *(column[own] for column in columns))
+
+
+def rows_of(made) -> list[np.ndarray]:
     """Returns the windows of each question."""
-    rows: list[list[int]] = [[] for _ in questions]
-    for row, window in enumerate(windows):
-        rows[window.question].append(row)
-    return rows
+    rows = np.arange(made.counts.sum())
+    return np.split(rows, np.cumsum(made.counts)[:-1])
 
 
-def compare(question, rows, windows, starts, ends, encoding, **options):
+def compare(question, rows, made, starts, ends, encoding, **options):
     """Answers a question in both ways.
 
     Args:
       question: A `Question`.
       rows: Indexes of the windows of the question.
-      windows: The result of `make_windows`.
+      made: The result of `make_windows`.
       starts: Logits of a start, floats [w, S].
       ends: Logits of an end, floats [w, S].
       encoding: The `SpanEncoding` of the windows.
@@ -261,11 +277,11 @@ def compare(question, rows, windows, starts, ends, encoding, **options):
     Returns:
       Two `Prediction`; None for the original if it crashes.
     """
-    own = [windows.windows[row] for row in rows]
-    scores = [scores_of(starts[row], ends[row]) for row in rows]
-    ours = find_answer(question, own, scores, AnswerRules(**options))
+    own = [window_of(made.batch, row) for row in rows]
+    outputs = outputs_of(own, starts[rows], ends[rows])
+    ours = find_answer(question, outputs, AnswerRules(**options))
     pieces = [
-        [encoding.vocab[index] for index in windows.batch["input_ids"][row]]
+        [encoding.vocab[index] for index in made.batch["input_ids"][row]]
         for row in rows
     ]
     try:

@@ -104,14 +104,6 @@ LAYOUTS = {
             ),
         },
     ),
-    "mrpc_raw": (
-        BINARY,
-        {
-            "msr_paraphrase_train.txt": MSR,
-            "msr_paraphrase_test.txt": MSR,
-            "dev_ids.tsv": (None, "{n}0|{n}1"),
-        },
-    ),
     "sts-b": (("0.000", "1.600", "5.000"), _glue(STSB, "score")),
     "korsts": (
         ("0.000", "1.600", "5.000"),

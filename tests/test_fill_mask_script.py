@@ -96,10 +96,10 @@ def test_lines_from_standard_input(launch, release, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (b"no blank", "line 3 of the standard input: The text has no [MASK]"),
+        (b"no blank", "standard input:3: The text has no [MASK]"),
         (
             b"caf\xe9 [MASK]",
-            "line 3 of the standard input is not UTF-8: byte 0xe9 after 'caf'",
+            "standard input:3: byte 0xe9",
         ),
     ],
 )

@@ -103,8 +103,8 @@ class Pretrained:
       max_seq_length: The sequence length in training.
       doc_stride: Tokens between the starts of two windows of a text.
       window_pooling: Classifiers and embeddings: how windows become one answer,
-        one of `tasks.windows.WINDOW_POOLINGS`. None if texts are not split into
-        windows.
+        one of `tasks.encoding.WINDOW_POOLINGS`. None if texts are not split
+        into windows.
       max_query_length: Questions: the length to which a question is truncated.
       version_2_with_negative: Whether questions may have no answer.
       pooling: Embeddings: see `TextEmbedder`.

@@ -231,13 +231,7 @@ def _prepare(
                 f"none of the {task.encoding.unit} can be used for training.",
             )
         if isinstance(config, DistillationOptions) and config.teacher:
-            teacher = find_teacher(
-                config.teacher,
-                task,
-                steps.rename,
-                weight=config.distillation_weight,
-                temperature=config.temperature,
-            )
+            teacher = find_teacher(config.teacher, task, steps.rename)
     if metrics is None:
         metrics = [f"eval_{metric}" for metric in task.metrics]
     tuning = trainings.prepare(config, start, task, metrics, num_rows, teacher)

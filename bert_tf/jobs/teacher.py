@@ -20,7 +20,6 @@ from bert_tf.checkpoints.pretrained import open_pretrained
 from bert_tf.data import cache
 from bert_tf.data.batching import Features
 from bert_tf.tasks.distillation import (
-    DistillationTask,
     TeacherTask,
     task_of_teacher,
     with_outputs,
@@ -39,13 +38,11 @@ class Teacher:
       pretrained: The checkpoint.
       task: The task that computes the teacher's outputs.
       checksum: The checksum of the teacher's weights.
-      student_task: The student's task, with the teacher's part of the loss.
     """
 
     pretrained: Pretrained
     task: TeacherTask
     checksum: str
-    student_task: DistillationTask
 
     def add_outputs(
         self,
@@ -82,9 +79,6 @@ def find_teacher(
     path: str,
     task: Any,
     rename: Callable[[_Labels], _Labels],
-    *,
-    weight: float,
-    temperature: float,
 ) -> Teacher:
     """Opens --teacher.
 
@@ -92,7 +86,6 @@ def find_teacher(
       path: The checkpoint of the teacher.
       task: The student's `FineTuningTask`.
       rename: Maps the teacher's labels to the spelling of the task.
-      weight, temperature: See `DistillationTask`.
 
     Raises:
       InputError: The teacher cannot be read, or is not a fine-tuned model of
@@ -105,7 +98,4 @@ def find_teacher(
     require_sizes(pretrained.config, pretrained.weights)
     weights = pretrained.weights
     blocks = (weights[name].tobytes() for name in sorted(weights.shapes))
-    student_task = DistillationTask(task, weight, temperature)
-    return Teacher(
-        pretrained, teacher_task, cache.checksum(blocks), student_task
-    )
+    return Teacher(pretrained, teacher_task, cache.checksum(blocks))

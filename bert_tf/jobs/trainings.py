@@ -368,6 +368,8 @@ def prepare(
       InputError: --save_best names an unknown metric, the devices cannot be
         used, or the training set is too small for one step.
     """
+    if teacher:
+        task = task.student(config.distillation_weight, config.temperature)
     strategy = settings.connect(config)
     training = settings.training_config(config, 1, 0)
     if config.layer_rate_decay != 1:
@@ -389,7 +391,7 @@ def prepare(
     return Trainings(
         config.output_dir,
         start,
-        teacher.student_task if teacher else task,
+        task,
         strategy,
         training,
         plan,

@@ -1,6 +1,6 @@
 """Texts that take several rows of a model, in a graph.
 
-The graph makes the same windows as `tasks.encoding` and `tasks.windows` do in
+The graph makes the same windows as `tasks.encoding` does in
 NumPy.
 """
 
@@ -75,7 +75,7 @@ def in_batches(
 def window_ranges(
     num_tokens: tf.Tensor, room: tf.Tensor, doc_stride: int
 ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-    """Splits texts like `tasks.windows.window_spans`.
+    """Splits texts like `tasks.encoding.window_spans`.
 
     Args:
       num_tokens: The number of tokens of each text, int64 [B].

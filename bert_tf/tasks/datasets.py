@@ -6,7 +6,6 @@ use these layouts for custom data.
 """
 
 import dataclasses
-import itertools
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +14,7 @@ from absl import logging
 
 from bert_tf.base import files
 from bert_tf.checkpoints.compatibility import have_names
-from bert_tf.data.tables import Columns, read_tsv
+from bert_tf.data.tables import Columns
 from bert_tf.errors import (
     InputError,
     did_you_mean,
@@ -47,13 +46,8 @@ class Source:
         exists, compressed (.gz) or not, is read.
       columns: Which column holds what, see `examples.read_examples`.
       has_header: Whether the first row is a header.
-      listing: A TSV file in the same folder with the `key`s of some rows.
-      is_listed: Whether the source is the listed rows, or all others.
       skip_malformed: Whether the official file has malformed rows to skip.
-      note: What to log when this source is used.
       suffix: What the part appends to the names of results: "_mismatched".
-        Sources with the same suffix are alternatives: the first with a file
-        is read.
       submission: The file of a submission to the GLUE leaderboard.
       is_optional: Whether the files may be missing.
     """
@@ -61,10 +55,7 @@ class Source:
     files: tuple[str, ...]
     columns: str | Columns
     has_header: bool = True
-    listing: str | None = None
-    is_listed: bool = False
     skip_malformed: bool = False
-    note: str | None = None
     suffix: str = ""
     submission: str | None = None
     is_optional: bool = False
@@ -196,67 +187,40 @@ class DataSet:
                 f"{self.model_of} predicts its test set."
             )
         parts = []
-        for _, group in itertools.groupby(sources, lambda s: s.suffix):
-            alternatives = list(group)
-            part = self._find(alternatives, split, data_dir)
-            if part:
-                parts.append(part)
-            elif not alternatives[0].is_optional:
-                raise self._missing(alternatives, split, data_dir)
+        for source in sources:
+            names = [
+                name.replace("{train_language}", self.train_language)
+                for name in source.files
+            ]
+            path = find_first(names, data_dir)
+            if path:
+                parts.append(SplitFile(self, source, split, path))
+            elif not source.is_optional:
+                raise in_file(
+                    data_dir,
+                    f"no {listed(names, last='or')}, the {_SPLITS[split]} set "
+                    f"of {self.name}.",
+                )
         return parts
 
-    def _find(
-        self, alternatives: Sequence[Source], split: str, data_dir: str
-    ) -> "SplitFile | None":
-        for source in alternatives:
-            for name in self._names(source):
-                path = name
-                if not files.is_remote(name):
-                    path = os.path.join(data_dir, name)
-                for spelling in filter(files.exists, (path, f"{path}.gz")):
-                    paths = [spelling]
-                    if source.listing:
-                        folder = os.path.dirname(spelling)
-                        paths.append(os.path.join(folder, source.listing))
-                    return SplitFile(self, source, split, tuple(paths))
-        return None
 
-    def _names(self, source: Source) -> list[str]:
-        return [
-            name.replace("{train_language}", self.train_language)
-            for name in source.files
-        ]
-
-    def _missing(
-        self, alternatives: Sequence[Source], split: str, data_dir: str
-    ) -> InputError:
-        wanted = itertools.chain.from_iterable(map(self._names, alternatives))
-        return in_file(
-            data_dir,
-            f"no {listed(wanted, last='or')}, the {_SPLITS[split]} set of "
-            f"{self.name}; {_contents(data_dir)}.",
-        )
+def find_first(names: Sequence[str], data_dir: str) -> str | None:
+    """Returns the first file that exists, compressed or not."""
+    for name in names:
+        path = name if files.is_remote(name) else os.path.join(data_dir, name)
+        for spelling in filter(files.exists, (path, f"{path}.gz")):
+            return spelling
+    return None
 
 
 @dataclasses.dataclass(frozen=True)
 class SplitFile:
-    """A split, or one of its parts, whose files exist.
-
-    `files` are the file and, if there is one, the listing.
-    """
+    """A split, or one of its parts, whose file exists."""
 
     data_set: DataSet
     source: Source
     split: str
-    files: tuple[str, ...]
-
-    @property
-    def suffix(self) -> str:
-        return self.source.suffix
-
-    @property
-    def submission(self) -> str | None:
-        return self.source.submission
+    path: str
 
     def read(
         self, warn: bool = True, is_labelled: bool | None = None
@@ -264,47 +228,27 @@ class SplitFile:
         """Reads the examples.
 
         Args:
-          warn: Whether to log warnings and the note of the source.
+          warn: Whether to log warnings.
           is_labelled: Whether each row must have a label; by default, rows of
             the training and development sets must.
 
         Raises:
           InputError: A file or one of its rows is not as expected.
         """
-        path, *listings = self.files
         source, data_set = self.source, self.data_set
-        if source.note and warn:
-            logging.info("%s: %s", path, source.note)
-        keys = {
-            fields[0] if len(fields) == 1 else fields
-            for listing in listings
-            for fields, _ in read_tsv(listing)
-        }
         if is_labelled is None:
             is_labelled = self.split != "test"
         has_languages = "language" in source.columns
         return read_examples(
-            path,
+            self.path,
             source.columns,
             data_set.target,
             has_header=source.has_header,
             is_labelled=is_labelled,
             skip_malformed=source.skip_malformed,
             language=data_set.language if has_languages else None,
-            is_wanted=(lambda key: (key in keys) == source.is_listed)
-            if listings
-            else None,
             warn=warn,
         )
-
-
-def _contents(folder: str) -> str:
-    if not files.is_directory(folder):
-        return "there is no such folder"
-    names = sorted(files.listdir(folder))
-    if not names:
-        return "the folder is empty"
-    return f"the folder has {listed(names, most=30)}"
 
 
 # The data sets that are known by name.
@@ -333,7 +277,7 @@ _INFERENCE = Target(
 )
 
 _COLA = "_ label _ text_a"
-_MRPC = "label key key text_a text_b"
+_MRPC = "label _ _ text_a text_b"
 _MNLI = "id _ _ _ _ _ _ _ text_a text_b * label"
 _MNLI_TEST = "id _ _ _ _ _ _ _ text_a text_b"
 _STSB = "id _ _ _ _ _ _ text_a text_b"
@@ -360,23 +304,12 @@ TABLE = (
         published_labels=("negative", "positive"),
         **_glue("text_a label", "id text_a", "SST-2.tsv"),
     ),
-    # GLUE's files, or Microsoft's, from which GLUE's are made.
     DataSet(
         "mrpc",
         _BINARY,
         ("accuracy", "f1"),
         published_labels=("not_equivalent", "equivalent"),
-        train=_file("train.tsv", _MRPC)
-        + _file("msr_paraphrase_train.txt", _MRPC, listing="dev_ids.tsv"),
-        dev=_file("dev.tsv", _MRPC)
-        + _file(
-            "msr_paraphrase_train.txt",
-            _MRPC,
-            listing="dev_ids.tsv",
-            is_listed=True,
-        ),
-        test=_file("test.tsv", "id _ _ text_a text_b", submission="MRPC.tsv")
-        + _file("msr_paraphrase_test.txt", _MRPC, submission="MRPC.tsv"),
+        **_glue(_MRPC, "id _ _ text_a text_b", "MRPC.tsv"),
     ),
     DataSet(
         "sts-b",
@@ -482,12 +415,8 @@ TABLE = (
         ("accuracy",),
         published_labels=("negative", "positive"),
         train=_file("ratings_train.txt", _NSMC),
-        dev=_file("ratings_valid.txt ratings_dev.txt", _NSMC)
-        + _file(
-            "ratings_test.txt",
-            _NSMC,
-            note="the test set, because there is no development set",
-        ),
+        # Without a development set, the test set is evaluated.
+        dev=_file("ratings_valid.txt ratings_dev.txt ratings_test.txt", _NSMC),
         test=_file("ratings_test.txt", _NSMC),
     ),
 )
@@ -659,7 +588,7 @@ def _find_labels(
         raise InputError(
             f"{error} Without training, pass the labels with `labels`."
         ) from error
-    path = part.files[0]
+    path = part.path
     counts = count_labels(part.read(warn=False))
     labels = in_order(counts)
     logging.info(

@@ -19,59 +19,10 @@ from bert_tf.checkpoints.compatibility import have_names, require_teacher
 from bert_tf.config import BertConfig
 from bert_tf.data.batching import Features
 from bert_tf.errors import InputError, listed
-from bert_tf.tasks.task import FineTuningTask, sum_of_rows
+from bert_tf.tasks.task import FineTuningTask
 
-LOSS = "distillation_loss"
 # The feature with the teacher's `logits` is `teacher_logits`.
 PREFIX = "teacher_"
-# The feature that is 1 for an example with a label and 0 for one without, [B].
-# If it is missing, all examples have labels.
-IS_LABELED = "is_labeled"
-
-
-class DistillationTask:
-    """A `FineTuningTask` with a second loss, from a teacher.
-
-    loss = (1 - weight) * loss of the labels + weight * loss of the teacher
-
-    The first is the mean over the labeled examples of a batch, the second over
-    all examples. Everything else comes from the task.
-
-    Args:
-      task: The task of the student.
-      weight: The weight of the teacher's loss, from 0 to 1.
-      temperature: See `task.divergence`; without effect for regression.
-    """
-
-    def __init__(self, task: FineTuningTask, weight: float, temperature: float):
-        self._task = task
-        self._weight = weight
-        self._temperature = temperature
-        self.loss_names = (*task.loss_names, LOSS)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._task, name)
-
-    def loss_weights(self, features: Mapping) -> dict:
-        """See `Task`."""
-        weights = self._labeled(features, self._task.loss_weights(features))
-        soft = sum_of_rows(self._task.is_element(features))
-        return {**weights, LOSS: soft}
-
-    def losses(self, features: Mapping, outputs: Mapping) -> dict:
-        """See `Task`; `features` include the outputs of `TeacherTask`."""
-        losses = self._labeled(features, self._task.losses(features, outputs))
-        soft = self._task.soft_losses(features, outputs, self._temperature)
-        soft = sum_of_rows(soft * self._task.is_element(features))
-        shares = {n: (1 - self._weight) * v for n, v in losses.items()}
-        return {**shares, LOSS: self._weight * soft}
-
-    def _labeled(self, features: Mapping, values: dict) -> dict:
-        """Returns values [B] by name, 0 for examples without a label."""
-        if IS_LABELED not in features:
-            return values
-        is_labeled = ops.cast(features[IS_LABELED], "float32")
-        return {name: value * is_labeled for name, value in values.items()}
 
 
 class TeacherTask:
@@ -82,6 +33,7 @@ class TeacherTask:
       config: The teacher's configuration.
 
     Attributes:
+      head: The kind of head, see `FineTuningTask`.
       order: The teacher's output for each of the student's labels; () for the
         same order.
     """
@@ -89,12 +41,13 @@ class TeacherTask:
     def __init__(self, task: FineTuningTask, config: BertConfig):
         self._task = copy.copy(task)
         self._task.config = config
+        self.head = task.head
         self.order: Sequence[int] = ()
         # All variables that have an effect must be in the checkpoint.
         self.new_variables = task.unused_variables
+        self.checkpoint_variables = task.checkpoint_variables
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._task, name)
+    lora_rank = lora_alpha = None
 
     def build_model(self, is_restored: bool = False) -> keras.Model:
         """See `Task`."""
@@ -115,7 +68,7 @@ class TeacherTask:
         for name, logits in outputs.items():
             if self.order:
                 logits = ops.take(logits, self.order, axis=-1)
-            if self._task.head == "token":
+            if self.head == "token":
                 logits = ops.swapaxes(logits, 1, 2)
             logits_by_name[f"{PREFIX}{name}"] = logits
         return logits_by_name
@@ -162,7 +115,7 @@ def task_of_teacher(
         the same labels, vocabulary and casing.
     """
     teacher_task = TeacherTask(task, teacher.config)
-    require_teacher(teacher, teacher_task, name)
+    require_teacher(teacher, task, name)
     if task.labels and task.head in ("classifier", "token"):
         try:
             labels = rename(teacher.labels or ())

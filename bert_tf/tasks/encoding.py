@@ -1,16 +1,17 @@
-"""From texts to rows: the interface of encodings, and texts with labels."""
+"""From texts to rows: encodings, texts with labels, windows of long texts."""
 
 import abc
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from absl import logging
 
 from bert_tf.base import processes
 from bert_tf.base.processes import Faults
+from bert_tf.config import TOKEN_POOLINGS
 from bert_tf.data import cache
 from bert_tf.data.batching import Features, in_memory
 from bert_tf.data.schema import Schema, classification_schema
@@ -23,12 +24,15 @@ from bert_tf.errors import (
     wrong_value,
 )
 from bert_tf.tasks.examples import Example
-from bert_tf.tasks.windows import WINDOW_POOLINGS, split_texts, window_spans
 from bert_tf.tokenization.packing import pack, truncated_lengths
 from bert_tf.tokenization.vocabulary_file import require_special_tokens
 from bert_tf.tokenization.wordpiece import FullTokenizer
 
 Item = TypeVar("Item")
+
+# How the outputs of a text's windows become the outputs of the text; see
+# `task.Rows.pool`.
+WINDOW_POOLINGS = tuple(name for name in TOKEN_POOLINGS if name != "cls")
 
 # One process tokenizes these in 3 or 4 s; starting more processes takes 1 s.
 _EXAMPLES_FOR_ONE = 1 << 17
@@ -211,9 +215,7 @@ class RowEncoding(TextEncoding, abc.ABC, Generic[Item]):
           InputError: An example does not fit the encoding; a file cannot be
             read or written.
         """
-        key = cache.key(
-            self.of_records, map(self.fingerprint, examples), sources
-        )
+        key = cache.key(self, map(self.fingerprint, examples), sources)
         if len(examples) <= _EXAMPLES_FOR_ONE:
             num_workers = 1
         cached = cache.write_records(
@@ -230,11 +232,6 @@ class RowEncoding(TextEncoding, abc.ABC, Generic[Item]):
             f"{cached.num_cut:,}",
         )
         return cached.is_new
-
-    @property
-    def of_records(self) -> Self:
-        """The encoding, with fields that do not affect rows reset."""
-        return self
 
     def make_blocks(
         self, parts: Iterable[Sequence[Item]], num_workers: int
@@ -305,7 +302,7 @@ class Encoding(RowEncoding[Example]):
         other one is truncated as it would be without windows. None truncates
         texts.
       window_pooling: How the logits of a text's windows are pooled, one of
-        `windows.WINDOW_POOLINGS`.
+        `WINDOW_POOLINGS`.
 
     Raises:
       InputError: `doc_stride` is given for multiple choice or similarity, or
@@ -342,11 +339,6 @@ class Encoding(RowEncoding[Example]):
             self.num_choices,
             has_windows=self.doc_stride is not None,
         )
-
-    @property
-    def of_records(self) -> Self:
-        # Pooling affects the logits of rows, not the rows.
-        return dataclasses.replace(self, window_pooling="mean")
 
     def fingerprint(self, example: Example) -> bytes:
         return repr(
@@ -530,3 +522,65 @@ def label_id(label: Any, problem: str, numbers: Mapping[str, int]) -> Any:
         label_ids[[numbers[name] for name in label]] = 1
         return label_ids
     return numbers[label]
+
+
+# Windows: parts of texts that are longer than the model's sequences.
+
+
+def window_spans(
+    num_tokens: int, room: int, doc_stride: int
+) -> list[tuple[int, int]]:
+    """Returns the tokens [start, end) of each window over a text.
+
+    Windows advance by `doc_stride`, but never by more than their length, until
+    one reaches the end: 10 tokens, room for 4 and a stride of 3 give
+    [(0, 4), (3, 7), (6, 10)]. A text without tokens has one empty window.
+    """
+    step = max(1, min(room, doc_stride))
+    starts = range(0, max(num_tokens - room, 0) + step, step)
+    return [(start, min(start + room, num_tokens)) for start in starts]
+
+
+def max_context(
+    spans: Sequence[tuple[int, int]], num_tokens: int
+) -> list[np.ndarray]:
+    """Returns for each window whether it owns each of its tokens, bool [n].
+
+    Vectorized `_check_is_max_context` of the original: the score of a token in
+    a window is the smaller number of tokens to its left and right, plus 1 % of
+    the window's length. The first window with the highest score owns it.
+    """
+    best, owner = np.full(num_tokens, -1.0), np.zeros(num_tokens, int)
+    for number, (start, end) in enumerate(spans):
+        left = np.arange(end - start)
+        score = np.minimum(left, left[::-1]) + 0.01 * len(left)
+        is_better = score > best[start:end]
+        best[start:end][is_better] = score[is_better]
+        owner[start:end][is_better] = number
+    return [
+        owner[start:end] == number for number, (start, end) in enumerate(spans)
+    ]
+
+
+def split_texts(
+    texts: Iterable[Item],
+    num_characters: Callable[[Item], int],
+    doc_stride: int,
+    num_windows: int,
+) -> Iterator[list[Item]]:
+    """Yields texts in parts of about `num_windows` windows each.
+
+    The number of windows is estimated at three characters per token, without
+    tokenizing. A part has at least one text.
+    """
+    part: list[Item] = []
+    size = 0
+    for text in texts:
+        count = 1 + num_characters(text) // (3 * doc_stride)
+        if part and size + count > num_windows:
+            yield part
+            part, size = [], 0
+        part.append(text)
+        size += count
+    if part:
+        yield part

@@ -10,7 +10,7 @@ import functools
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from absl import logging
@@ -225,7 +225,6 @@ def read_examples(
     is_labelled: bool = True,
     skip_malformed: bool = False,
     language: str | None = None,
-    is_wanted: Callable[[Any], bool] | None = None,
     warn: bool = True,
 ) -> list[Example]:
     """Reads a TSV, CSV or JSON Lines file, one example per row.
@@ -236,14 +235,13 @@ def read_examples(
       path: The file.
       columns: As for `tables.read`, with these names: `text_a`; `text_b` for
         pairs; `choice_start` and `choice` for the beginning that all choices
-        share and the end of each; `label`; `id`; `language`; `key`.
+        share and the end of each; `label`; `id`; `language`.
       target: What the labels are.
       has_header: Whether the first row is a header.
       is_labelled: Whether each row must have a label.
       skip_malformed: Whether to skip rows with a wrong number of columns and
         JSON objects that lack a key.
       language: If given, only rows in this language are read.
-      is_wanted: If given, only rows whose `key` it accepts are read.
       warn: Whether to log warnings.
 
     Raises:
@@ -267,8 +265,6 @@ def read_examples(
             _check_columns, target, isinstance(columns, str), warn
         ),
     ):
-        if is_wanted and not is_wanted(row["key"]):
-            continue
         if language is not None:
             languages.add(row["language"])
             if row["language"] != language:
@@ -307,7 +303,7 @@ def _check_columns(
     header: Mapping[str, Any],
     where: str,
 ) -> None:
-    """Raises InputError, or warns, if a header may be an example.
+    """Raises InputError, or warns, if a header looks like an example.
 
     Args:
       target: What the labels are.
@@ -318,32 +314,16 @@ def _check_columns(
       header: The cells of a header whose columns were passed by number.
       where: The place of the header.
     """
-    label = columns.get("label")
-    labels = label if isinstance(label, tuple) else (label,)
-    if label is not None and {columns["text_a"], columns.get("text_b")} & {
-        *labels
-    }:
-        raise in_file(
-            where,
-            f"column {label!r} is the label and a text. Pass different ones.",
-        )
+    del columns
     if not header:
         return
-    cell, key = header.get("label"), header.get("id")
+    cell, key = header.get("label"), (header.get("id") or "").strip()
     if target.accepts(cell, where):
-        reason = f"the label {shortened(cell)}"
-    elif is_missing(cell) and key and key.strip().isdecimal():
-        reason = f"the id {key.strip()!r}"
+        problem = f"the header looks like an example with the label {cell!r}"
+    elif is_missing(cell) and key.isdecimal():
+        problem = f"the header looks like an example with the id {key!r}"
     else:
-        if warn and not is_fixed:
-            logging.warning(
-                "%s is skipped as the header: %s. If the file has none, pass "
-                "`header=False`",
-                where,
-                shortened(header["text_a"]),
-            )
         return
-    problem = f"the header looks like an example with {reason}"
     if not is_fixed:
         raise in_file(
             where,
@@ -405,15 +385,13 @@ def count_labels(examples: Sequence[Example]) -> collections.Counter[str]:
     integers: "0" twice, "0.0" and "1.0" give {"0": 3, "1": 1}.
     """
     counts: collections.Counter[str] = collections.Counter()
+    merged: collections.Counter[str] = collections.Counter()
     for example in examples:
         label = example.label
-        counts.update(label if isinstance(label, tuple) else (str(label),))
-    if not any(name != without_decimals(name) in counts for name in counts):
-        return counts
-    merged: collections.Counter[str] = collections.Counter()
-    for name, count in counts.items():
-        merged[without_decimals(name)] += count
-    return merged
+        for name in label if isinstance(label, tuple) else (str(label),):
+            counts[name] += 1
+            merged[without_decimals(name)] += 1
+    return merged if len(merged) < len(counts) else counts
 
 
 def in_order(names: Iterable[str]) -> tuple[str, ...]:

@@ -1,7 +1,4 @@
-"""Predictions of a pre-trained model: words for blanks, and the next sentence.
-
-Source: section 3.1, tasks 1 and 2, of the paper.
-"""
+"""Words for [MASK]: section 3.1, task 1, of the paper."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -16,9 +13,9 @@ from bert_tf.data.schema import INPUTS, Schema, pretraining_schema
 from bert_tf.errors import InputError, shortened
 from bert_tf.modeling import kernels
 from bert_tf.modeling.heads import BertPretrainer
-from bert_tf.tasks.encoding import Encoded, RowEncoding, TextEncoding, pad
+from bert_tf.tasks.encoding import Encoded, RowEncoding, pad
 from bert_tf.tasks.examples import Example
-from bert_tf.tasks.task import FineTuningTask, as_numpy
+from bert_tf.tasks.task import FineTuningTask
 from bert_tf.tokenization.packing import pack
 
 MASK = "[MASK]"
@@ -26,9 +23,6 @@ MASK = "[MASK]"
 MASK_INPUTS = (*INPUTS, "masked_lm_positions")
 # A checkpoint without it has no masked-LM head.
 OUTPUT_BIAS = "cls/predictions/output_bias"
-
-# The candidates of a blank, words and their probabilities, the best first.
-Blank = list[tuple[str, float]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -188,11 +182,10 @@ def mask_cut_off(max_seq_length: int) -> str:
     )
 
 
-def require_mask(text: str, text_b: str | None = None) -> None:
+def require_mask(text: str) -> None:
     """Raises InputError if there is nothing to predict."""
-    if MASK not in text + (text_b or ""):
-        texts = text if text_b is None else (text, text_b)
-        raise InputError(f"The text has no {MASK}: {shortened(texts)}.")
+    if MASK not in text:
+        raise InputError(f"The text has no {MASK}: {shortened(text)}.")
 
 
 def require_masked_lm(path: str, objective: str | None, has_head: bool) -> None:
@@ -206,54 +199,3 @@ def require_masked_lm(path: str, objective: str | None, has_head: bool) -> None:
             f"{path} was trained to predict the next word (objective "
             "causal_lm) and cannot fill in masked words."
         )
-
-
-def fill_mask(
-    model: keras.Model,
-    encoding: TextEncoding,
-    text: str,
-    top_k: int = 5,
-    text_b: str | None = None,
-) -> list[Blank]:
-    """Returns the most probable tokens for every `[MASK]` of a text or a pair.
-
-    Each blank is filled separately; the other blanks stay masked. Texts are
-    truncated as in training.
-
-    The model is a `BertPretrainer`, which was trained with the encoding.
-
-    Raises:
-      InputError: If there is no `[MASK]`, one is cut off, or `top_k` is not at
-        least 1.
-    """
-    require_mask(text, text_b)
-    encoding = _mask_encoding(encoding)
-    task = MaskedWordsTask(model.config, encoding, top_k=top_k)
-    examples = [Example("", text, text_b)]
-    features = without_padding(encoding.features(examples).arrays)
-    inputs = {name: features[name] for name in MASK_INPUTS}
-    outputs = task.row_outputs(features, model(inputs))
-    [answer] = task.answers(as_numpy(outputs), examples)
-    blanks = zip(answer["words"], answer["probabilities"], strict=True)
-    return [list(zip(*blank, strict=True)) for blank in blanks]
-
-
-def next_sentence(
-    model: keras.Model, encoding: TextEncoding, text_a: str, text_b: str
-) -> float:
-    """Returns the probability that the second text follows the first.
-
-    `[MASK]` is allowed in both. Raises InputError if one is cut off.
-    """
-    examples = [Example("", text_a, text_b)]
-    features = _mask_encoding(encoding).features(examples).arrays
-    inputs = {name: features[name] for name in INPUTS}
-    logits = model.cls.next_sentence(model.bert.pooled_output(inputs))
-    # Class 0 means that it follows.
-    return float(ops.softmax(logits)[0, 0])
-
-
-def _mask_encoding(encoding: TextEncoding) -> MaskEncoding:
-    """Returns the same tokenizer and length for texts with masks."""
-    fields = dataclasses.fields(TextEncoding)
-    return MaskEncoding(*(getattr(encoding, field.name) for field in fields))

@@ -19,7 +19,6 @@ docstrings say so.
 import functools
 import re
 import string
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -33,26 +32,13 @@ from bert_tf.errors import InputError, listed, wrong_value
 Metric = Callable[..., float]
 
 
-def _quiet(metric: Metric) -> Metric:
-    """Returns the metric without its warnings, such as that F1 is undefined."""
-
-    @functools.wraps(metric)
-    def run(labels: Any, predictions: Any, **options: Any) -> float:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return float(metric(labels, predictions, **options))
-
-    return run
-
-
 def _sklearn(name: str, **options: Any) -> Metric:
     """Returns a metric of scikit-learn."""
 
-    @_quiet
     def metric(labels: Any, predictions: Any) -> float:
         from sklearn import metrics
 
-        return getattr(metrics, name)(labels, predictions, **options)
+        return float(getattr(metrics, name)(labels, predictions, **options))
 
     return metric
 
@@ -60,7 +46,6 @@ def _sklearn(name: str, **options: Any) -> Metric:
 def _correlation(name: str) -> Metric:
     """Returns a correlation of SciPy; NaN if one side is constant."""
 
-    @_quiet
     def metric(labels: Any, predictions: Any) -> float:
         from scipy import stats
 
@@ -68,26 +53,24 @@ def _correlation(name: str) -> Metric:
         # SciPy raises an error for one point, and for infinity.
         if len(labels) < 2 or not np.isfinite(pairs).all():
             return float("nan")
-        return getattr(stats, name)(*pairs).statistic
+        return float(getattr(stats, name)(*pairs).statistic)
 
     return metric
 
 
-@_quiet
 def exact_match(labels: Any, predictions: Any) -> float:
     """Returns the share of examples with all labels correct."""
     matches = np.asarray(labels) == np.asarray(predictions)  # [n, C]
-    return matches.all(axis=-1).mean()
+    return float(matches.all(axis=-1).mean())
 
 
-@_quiet
 def f1(labels: Any, predictions: Any, positive_class: int = 1) -> float:
     """Returns the F1 of one class; 0 if it is neither a label nor predicted."""
     from sklearn import metrics
 
     is_label = np.asarray(labels) == positive_class
     is_predicted = np.asarray(predictions) == positive_class
-    return metrics.f1_score(is_label, is_predicted, zero_division=0)
+    return float(metrics.f1_score(is_label, is_predicted, zero_division=0))
 
 
 accuracy = _sklearn("accuracy_score")
@@ -232,7 +215,10 @@ def squad_v2(
       if there are any; with `null_odds` also `best_exact`, `best_exact_thresh`,
       `best_f1` and `best_f1_thresh`.
     """
-    points = _points(gold, predictions, _points_with_negative)
+    points = [
+        _points_with_negative(texts, predictions[key])
+        for key, texts in gold.items()
+    ]
     scores = _means(points)
     for name, has_answer in (("HasAns", True), ("NoAns", False)):
         chosen = [
@@ -260,7 +246,7 @@ def _answerable_scores(
         answers = [normalize(text) for text in texts]
         return _best_points(answers, normalize(predicted), units)
 
-    points = _points(gold, predictions, points_of)
+    points = [points_of(x, predictions[key]) for key, x in gold.items()]
     # Running sums, as in the official scripts: `np.sum` may round differently.
     exact, f1 = np.cumsum(points, axis=0)[-1].tolist()
     return {
@@ -276,15 +262,6 @@ def _points_with_negative(texts: Sequence[str], predicted: str) -> _Points:
     if answers:
         return _best_points(answers, predicted, str.split)
     return int(not predicted), int(not predicted)
-
-
-def _points(
-    gold: Gold,
-    predictions: Predictions,
-    points_of: Callable[[Sequence[str], str], _Points],
-) -> list[_Points]:
-    """Returns the points of every question, in the order of `gold`."""
-    return [points_of(texts, predictions[key]) for key, texts in gold.items()]
 
 
 def _best_points(
@@ -364,30 +341,6 @@ class Entity(NamedTuple):
     end: int
 
 
-class Counts(NamedTuple):
-    """Numbers of gold, predicted and correctly predicted entities."""
-
-    gold: int
-    predicted: int
-    correct: int
-
-    @property
-    def precision(self) -> float:
-        """The share of predicted entities that are correct; 0 without any."""
-        return self.correct / self.predicted if self.predicted else 0.0
-
-    @property
-    def recall(self) -> float:
-        """The share of gold entities that were predicted; 0 without any."""
-        return self.correct / self.gold if self.gold else 0.0
-
-    @property
-    def f1(self) -> float:
-        """The harmonic mean of precision and recall; 0 if both are 0."""
-        total = self.gold + self.predicted
-        return 2 * self.correct / total if total else 0.0
-
-
 def entities(tags: Iterable[str]) -> list[Entity]:
     """Returns the entities of a sentence, in order.
 
@@ -415,23 +368,6 @@ def entities(tags: Iterable[str]) -> list[Entity]:
     return spans
 
 
-def count_entities(
-    gold: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]]
-) -> tuple[Counts, dict[str, Counts]]:
-    """Counts entities, in all and by type, from the tags of sentences."""
-    counters: tuple[Counter[str], ...] = Counter(), Counter(), Counter()
-    for right, answered in zip(gold, predicted, strict=True):
-        of_gold, of_predicted = set(entities(right)), set(entities(answered))
-        members = of_gold, of_predicted, of_gold & of_predicted
-        for counter, these in zip(counters, members, strict=True):
-            counter.update(entity.type for entity in these)
-    of_types = {
-        kind: Counts(*(counter[kind] for counter in counters))
-        for kind in sorted(counters[0] | counters[1])
-    }
-    return Counts(*(counter.total() for counter in counters)), of_types
-
-
 def entity_scores(
     gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]
 ) -> dict[str, float]:
@@ -446,22 +382,29 @@ def entity_scores(
     Raises:
       InputError: If there are no words.
     """
-    num_words = sum(map(len, gold))
+    num_words, num_right = sum(map(len, gold)), 0
     if not num_words:
         raise InputError("The metrics need at least one word.")
-    overall, of_types = count_entities(gold, predicted)
-    num_right = sum(
-        tag == answered
-        for sentence, answers in zip(gold, predicted, strict=True)
-        for tag, answered in zip(sentence, answers, strict=True)
-    )
-    metrics = _measures(overall) | {"accuracy": num_right / num_words}
-    for kind, counts in of_types.items():
+    counters: tuple[Counter[str], ...] = Counter(), Counter(), Counter()
+    for right, answered in zip(gold, predicted, strict=True):
+        num_right += sum(a == b for a, b in zip(right, answered, strict=True))
+        of_gold, of_predicted = {*entities(right)}, {*entities(answered)}
+        members = of_gold, of_predicted, of_gold & of_predicted
+        for counter, these in zip(counters, members, strict=True):
+            counter.update(entity.type for entity in these)
+    scores = _measures(*(counter.total() for counter in counters))
+    scores["accuracy"] = num_right / num_words
+    for kind in sorted(counters[0] | counters[1]):
         if kind:
-            metrics |= _measures(counts, f"{kind}_")
-    return metrics
+            counts = _measures(*(counter[kind] for counter in counters))
+            scores |= {f"{kind}_{name}": x for name, x in counts.items()}
+    return scores
 
 
-def _measures(counts: Counts, prefix: str = "") -> dict[str, float]:
-    names = ("precision", "recall", "f1")
-    return {f"{prefix}{name}": getattr(counts, name) for name in names}
+def _measures(gold: int, predicted: int, correct: int) -> dict[str, float]:
+    """Returns scores from numbers of entities; 0 where there are none."""
+    return {
+        "precision": correct / max(predicted, 1),
+        "recall": correct / max(gold, 1),
+        "f1": 2 * correct / max(gold + predicted, 1),
+    }

@@ -1,9 +1,10 @@
 """The interface of tasks, which the training loop uses."""
 
 import abc
+import copy
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import keras
 import numpy as np
@@ -17,6 +18,12 @@ from bert_tf.tasks.encoding import RowEncoding
 
 # What the predictions of a row have besides its outputs.
 _OF_ROW = re.compile("label|window_numbers|loss$|weight$")
+
+# The name of the loss from a teacher.
+DISTILLATION_LOSS = "distillation_loss"
+# The feature that is 1 for an example with a label and 0 for one without, [B].
+# If it is missing, all examples have labels. Only students use it.
+IS_LABELED = "is_labeled"
 
 
 class Task(abc.ABC):
@@ -166,6 +173,8 @@ class FineTuningTask(Task):
       problem_type: The name of the problem in checkpoints; None without one.
       labels: The labels in the order of the logits; () if there are none.
       has_teachers: Whether the task has `soft_losses`.
+      teacher_loss: The weight and the temperature of the loss from a teacher;
+        None without a teacher. See `student`.
       metrics: The names of the metrics of `score`, without "eval_". The first
         one decides between several trainings.
     """
@@ -174,6 +183,7 @@ class FineTuningTask(Task):
     kind: str
     problem_type: str | None = None
     has_teachers: bool = True
+    teacher_loss: tuple[float, float] | None = None
     loss_names: tuple[str, ...] = ("loss",)
     metrics: tuple[str, ...] = ("loss",)
 
@@ -265,21 +275,52 @@ class FineTuningTask(Task):
             features["teacher_logits"], outputs["logits"], temperature
         )
 
+    def student(self, weight: float, temperature: float) -> Self:
+        """Returns the task with a second loss, from a teacher.
+
+        loss = (1 - weight) * loss of the labels + weight * loss of the teacher
+
+        The first is the mean over the labeled examples of a batch, the second
+        over all examples. `features` then include the outputs of a
+        `distillation.TeacherTask`.
+
+        Args:
+          weight: The weight of the teacher's loss, from 0 to 1.
+          temperature: See `divergence`; without effect for regression.
+        """
+        student = copy.copy(self)
+        student.teacher_loss = weight, temperature
+        student.loss_names = (*self.loss_names, DISTILLATION_LOSS)
+        return student
+
     def loss_weights(self, features: Mapping) -> dict:
         """See `Task`; counts the elements of a row."""
-        [name] = self.loss_names
-        return {name: sum_of_rows(self.is_element(features))}
+        elements = sum_of_rows(self.is_element(features))
+        if self.teacher_loss is None:
+            return {self.loss_names[0]: elements}
+        return {
+            self.loss_names[0]: elements * _is_labeled(features),
+            DISTILLATION_LOSS: elements,
+        }
 
     def losses(self, features: Mapping, outputs: Mapping) -> dict:
         """See `Task`; sums over the elements of a row."""
-        [name] = self.loss_names
         losses = self.element_losses(features, outputs)
         if not losses.shape:
             raise InputError(
                 f"{type(self).__name__}.element_losses returned one number; "
                 "expected the loss of each element, [batch, ...]."
             )
-        return {name: sum_of_rows(losses * self.element_weights(features))}
+        losses = sum_of_rows(losses * self.element_weights(features))
+        if self.teacher_loss is None:
+            return {self.loss_names[0]: losses}
+        weight, temperature = self.teacher_loss
+        soft = self.soft_losses(features, outputs, temperature)
+        soft = sum_of_rows(soft * self.is_element(features))
+        return {
+            self.loss_names[0]: (1 - weight) * losses * _is_labeled(features),
+            DISTILLATION_LOSS: weight * soft,
+        }
 
     # Prediction.
 
@@ -377,6 +418,13 @@ class FineTuningTask(Task):
         loss = np.sum(predictions["loss"], dtype=float)
         weight = np.sum(predictions["weight"], dtype=float)
         return {"eval_loss": float(loss / max(weight, 1))}
+
+
+def _is_labeled(features: Mapping) -> Any:
+    """Returns 1.0 for examples with a label, else 0.0: [B], or one number."""
+    if IS_LABELED not in features:
+        return 1.0
+    return ops.cast(features[IS_LABELED], "float32")
 
 
 def as_numpy(tensors: Mapping[str, Any]) -> dict[str, np.ndarray]:

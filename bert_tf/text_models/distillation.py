@@ -14,13 +14,8 @@ from bert_tf.checkpoints.pretrained import as_checkpoint, open_pretrained
 from bert_tf.config import require_number
 from bert_tf.data.batching import Features
 from bert_tf.errors import InputError, wrong_value
-from bert_tf.tasks.distillation import (
-    IS_LABELED,
-    DistillationTask,
-    task_of_teacher,
-    with_outputs,
-)
-from bert_tf.tasks.task import FineTuningTask
+from bert_tf.tasks.distillation import task_of_teacher, with_outputs
+from bert_tf.tasks.task import IS_LABELED, FineTuningTask
 from bert_tf.text_models.batches import stacked
 from bert_tf.text_models.progress import Progress
 
@@ -95,7 +90,7 @@ class TeacherOutputs:
 
     def task_of(self, task: FineTuningTask) -> Any:
         """Returns the task of the student, with the teacher's loss."""
-        return DistillationTask(task, self._weight, self._temperature)
+        return task.student(self._weight, self._temperature)
 
     def added_to(self, features: Features) -> Features:
         """Returns the features of rows with the outputs of the teacher."""

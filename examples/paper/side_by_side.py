@@ -60,17 +60,16 @@ from bert_tf.data.schema import pretraining_schema
 from bert_tf.errors import InputError, wrong_value
 from bert_tf.kinds.classification.task import ClassificationTask
 from bert_tf.kinds.pretraining.task import PretrainingTask
-from bert_tf.kinds.spans.answers import (
+from bert_tf.kinds.spans.squad_files import (
+    SpanEncoding,
+    read_questions,
+)
+from bert_tf.kinds.spans.task import (
     AnswerRules,
+    SpanTask,
     answer_questions,
     official_scores,
 )
-from bert_tf.kinds.spans.squad_files import (
-    SpanEncoding,
-    make_windows,
-    read_questions,
-)
-from bert_tf.kinds.spans.task import SpanTask
 from bert_tf.kinds.tags import conll_files as conll
 from bert_tf.kinds.tags.task import TaggingTask
 from bert_tf.tasks import datasets
@@ -387,7 +386,7 @@ class Spans(Column):
         questions = read_questions(
             self.flags["train_file"], with_negative=False, needs_answers=True
         )
-        return make_windows(questions, self.encoding, True).batch
+        return self.encoding.encode(questions).batch
 
     def _asked(self):
         return read_questions(
@@ -395,7 +394,7 @@ class Spans(Column):
         )
 
     def development(self):
-        return make_windows(self._asked(), self.encoding, False).batch
+        return self.encoding.for_answers().encode(self._asked()).batch
 
     def task(self, config, bilstm):
         kind = lstms.BilstmSpans if bilstm else SpanTask

@@ -189,9 +189,8 @@ def doors(student):
     """Returns how a script and `fit` refuse a teacher."""
 
     def found(teacher):
-        task, weights = student.make_task(), {"weight": 0.9, "temperature": 2}
         return (
-            refusal(find_teacher, teacher, task, list, **weights),
+            refusal(find_teacher, teacher, student.make_task(), list),
             refusal(student.fit, ["good"], ["good"], teacher=teacher),
         )
 

@@ -71,7 +71,6 @@ def test_reads_and_writes_an_official_file(write):
     assert words(file) == ["EU rejects German", "Ann Bo"]
     assert tags(file) == ["B-ORG O B-MISC", "B-PER B-PER"]
     assert [s.lines for s in file.sentences] == [(3, 4, 5), (7, 8)]
-    assert file.sentences[1].original_tags == ("I-PER", "B-PER")
     predicted = [("B-ORG", "O", "B-X"), ("B-PER", "I-PER")]
     assert written(file, predicted) == (
         "-DOCSTART- -X- O O O\n\n"
@@ -108,7 +107,6 @@ def test_borders_and_line_ends(write, border, bom, end, separator):
         ("a\tb \tO", ("b",)),
         ("a \t b\t O", ("b",)),
         (" a b O  ", ("b",)),
-        ("x\tNew York\tO\ny\t\tO", ("New York", "")),
         ("x a\x85\u2028\u3000\xa0\x0c\x1c\r\ufeffb O\ny c O",
          ("a\x85\u2028\u3000\xa0\x0c\x1c\r\ufeffb", "c")),
         # "#" begins comments only before a sentence.
@@ -127,7 +125,7 @@ def test_columns_by_number(write):
     path = write("a b B-X\n")
     [sentence] = read_conll(path, word_column=-3, tag_column=2).sentences
     assert (sentence.words, sentence.tags) == (("a",), ("B-X",))
-    [sentence] = read_conll(path, word_column=1, tag_column=None).sentences
+    [sentence] = read_conll(path, word_column=1, needs_tags=False).sentences
     assert (sentence.words, sentence.tags) == (("b",), None)
 
 
@@ -136,19 +134,16 @@ def test_columns_by_number(write):
     [
         ("", {}, "{}: expected a word on each line, found no word"),
         ("a b O\n\nc O\n", {},
-         "{}:3: expected 3 columns .* spaces, as in line 1; found 2"),
-        ("\na\tO\nb O\n", {}, "{}:3: expected 2 .* tabs, as in line 2"),
+         "{}:3: expected 3 columns .* spaces or tabs, as in line 1; found 2"),
         ("a O\n# what is this\nb O\n", {}, "{}:2: expected 2 .*; found 4"),
         ("\na x O\n", {"tag_column": 3},
          "tag_column` must be from -3 to 2 .* 3 columns of {}:2; got 3"),
         ("a O\n", {"word_column": -3}, "word_column` must be from -2 to 1"),
         ("a\n", {}, "tag_column` must be a column .*{}:1; got -1"),
-        ("EU,B-A\n", {}, "{}:1; got -1. Separate the columns by spaces or t"),
-        ("a;O\n", {"tag_column": 1}, "{}:1; got 1. Separate the columns by"),
         (b"a O\n\nb\xe9 O\n", {}, "{}:3: byte 0xe9"),
         ("a O\nb NNP\n", {}, "{}:2: expected a tag: O, or .* found 'NNP'"),
         ("a O\nb B-\n", {}, "{}:2: expected a tag: .* found 'B-'"),
-        ("a\tO\nb\t\n", {}, "{}:2: expected a tag: .* found ''"),
+        ("a\tO\nb\t\n", {}, "{}:2: expected 2 columns .*; found 1"),
     ],
 )  # fmt: skip
 def test_errors_name_the_line(write, content, columns, message):
@@ -162,15 +157,15 @@ def test_errors_name_the_line(write, content, columns, message):
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize("needs_tags", [True, False])
 def test_conlleval_reads_the_output(write, end, needs_tags):
-    """Comments, tabs, spaces in columns, empty columns, carriage returns."""
+    """Comments, tabs, no-break spaces in columns, carriage returns."""
     text = (
-        "# newdoc\n\nNew York\tNNP\tB-LOC\nCity\tNNP\tL-LOC\n\t.\tO\n"
-        "-DOCSTART-\tdoc\n# a comment\n#1\tCD\tU-X y\n"
+        "# newdoc\n\nNew\xa0York\tNNP\tB-LOC\nCity\tNNP\tL-LOC\n\xa0\t.\tO\n"
+        "-DOCSTART-\tdoc\n# a long comment\n#1\tCD\tU-X\xa0y\n"
     )
     path = write(text.replace("\n", end))
     file = read_conll(path, needs_tags=needs_tags)
     assert (file.sentences[0].tags is None) != needs_tags
-    text = written(file, [("B-LOC", "I-LOC", "O"), ("B-X y",)])
+    text = written(file, [("B-LOC", "I-LOC", "O"), ("B-X\xa0y",)])
     assert conlleval_rows(text) == [
         [],
         ["New_York", "NNP", "B-LOC", "B-LOC"],
@@ -188,7 +183,6 @@ def test_conlleval_reads_the_output(write, end, needs_tags):
 def test_a_file_without_gold_tags(write):
     path = write("a O\nb NN\n \nc O")
     for columns in (
-        {"tag_column": None},
         {"needs_tags": False},
         {"tag_column": 7, "needs_tags": False},
     ):
@@ -360,9 +354,9 @@ def test_every_word_has_its_label_once(max_seq_length):
     assert not batch["label_ids"][batch["label_mask"] == 0].any()
     label_ids, mask = batch["label_ids"], batch["label_mask"]
     expected = [s.tags for s in sentences]
-    assert conll.word_tags(label_ids, mask, sentences, LABELS) == expected
-    with pytest.raises(ValueError, match=r"Got \d+ labels for"):
-        conll.word_tags(label_ids, mask, sentences[1:], LABELS)
+    predictions = {"predicted_ids": label_ids, "label_mask": mask}
+    task = TaggingTask(CONFIG, encoding)
+    assert task.tags(predictions, sentences) == expected
 
 
 def test_records_hold_the_features(tmp_path, caplog, monkeypatch):
@@ -399,10 +393,9 @@ def test_labels_have_both_marks_of_all_types():
 
 
 def test_an_unknown_tag(write):
-    """The message has the tag as it is in the file."""
     file = read_conll(write("a I-X\nb I-DATE\n"))
     message = (
-        r"a\.txt:2: the tag 'I-DATE' \(B-DATE in IOB2\) is not .* O, B-X and "
+        r"a\.txt:2: the tag 'B-DATE' is not .* O, B-X and "
         r"I-X\. .*`labels`"
     )
     with pytest.raises(InputError, match=message):

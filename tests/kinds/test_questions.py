@@ -108,38 +108,32 @@ def test_prediction_needs_no_answers(read, warnings):
         (Answer("not there", 10_000),),
     ]
     assert not warnings
-    content = squad({**qa(), "answers": {"text": ["a"], "answer_start": [0]}})
-    [question] = read(content, needs_answers=False, reads_answers=False)
-    assert question.answers == ()
 
 
 @pytest.mark.parametrize(
-    ("entry", "context", "message"),
+    "entry",
     [
-        (qa(start=1), CONTEXT, "'Seoul'.*'eoul ' at answer_start 1"),
-        (qa(start=10_000), CONTEXT, "'Seoul'.*'' at answer_start 10000"),
-        (qa(text="not", start=-4), CONTEXT, "'not'.*''.*-4"),
+        qa(start=1),
+        qa(start=10_000),
+        qa(text="not", start=-4),
         # As if counted in UTF-16.
-        (qa(text="Busan", start=30), CONTEXT, "'Busan'.*'usan '.*30"),
-        ({"id": "q1", "question": "?"}, CONTEXT, "no answer"),
-        (qa(text=" ", start=5), CONTEXT, "no answer"),
-        (qa(text=""), " \n", "empty context"),
-        (qa(is_impossible=True), "", "empty context"),
+        qa(text="Busan", start=30),
+        {"id": "q1", "question": "?"},
+        qa(text=" ", start=5),
+        qa(text=""),
     ],
 )
-def test_training_skips_flawed_questions(
-    read, warnings, entry, context, message
-):
-    flawed = squad(entry, {**entry, "id": "q2"}, context=context)
+def test_training_skips_flawed_questions(read, warnings, entry):
+    flawed = squad(entry, {**entry, "id": "q2"})
     good = {"data": flawed["data"] + squad(qa("good"))["data"]}
     options = {"with_negative": "is_impossible" in entry}
     assert ids(read(good, **options)) == ["good"]
     place = rf"'q1' \(.*squad\.json: {PLACE}\)"
     [line] = [line for line in warnings if "skipped" in line]
-    assert re.search(f": 2; the first: {place}: .*{message}", line)
+    assert re.search(f": 2; the first: {place}", line)
     found = read(good, needs_answers=False, **options)
     assert ids(found) == ["q1", "q2", "good"]
-    with pytest.raises(InputError, match=r"no questions to .* all 2 were skip"):
+    with pytest.raises(InputError, match="has no questions to train on"):
         read(flawed, **options)
 
 
@@ -169,28 +163,31 @@ def with_question(**values):
 BROKEN = [
     (
         lambda c, a, p: a.pop("paragraphs"),
-        "article 1: expected the key 'paragraphs'; found 'title'",
+        "article 1: expected the key 'paragraphs' with a list; found {'title'",
     ),
     (
         lambda c, a, p: p["qas"][1].pop("id"),
-        "paragraph 1, question 2: .* 'id'; found 'question'",
+        "paragraph 1, question 2: .* 'id' with a string; found {'question'",
     ),
-    (lambda c, a, p: p["qas"].insert(0, {}), "question 1: .*found no keys"),
+    (lambda c, a, p: p["qas"].insert(0, {}), "question 1: .*found {}"),
     (
         with_question(answers=[{"answer_start": 3}]),
-        "question 2, answer 1: .* 'text'; found 'answer_start'",
+        "question 2, answer 1: .* 'text' .*found {'answer_start'",
     ),
     (
         lambda c, a, p: c["data"].insert(0, "Seoul"),
-        "article 1: .* a JSON object; found 'Seoul'",
+        "article 1: .* found 'Seoul'",
     ),
-    (lambda c, a, p: p.update(context=None), "'context' must be a string; got"),
-    (with_question(id=True), "question 2: 'id' must be a string; got True"),
+    (
+        lambda c, a, p: p.update(context=None),
+        "'context' with a string; found {",
+    ),
+    (with_question(id=True), "question 2: .*'id' with a string; found True"),
     (
         with_question(answers=[{"text": "S", "answer_start": False}]),
-        "'answer_start' must be a whole number; got False",
+        "'answer_start' with a whole number; found False",
     ),
-    (with_question(is_impossible="no"), "must be true or false; got 'no'"),
+    (with_question(is_impossible="no"), "with true or false; found 'no'"),
     (with_question(id="q1"), "question 2: the id 'q1' .* used at .*question 1"),
     (lambda c, a, p: p.update(qas=[]), "json: .* no questions to train on"),
 ]
@@ -210,8 +207,8 @@ def test_errors_name_the_place(read, change, message):
     [
         ('{"data": []}\n{"data": []}', r"squad\.json:2: invalid JSON"),
         ([], "SQuAD.*a list"),
-        ({"model": "bert"}, "json: .* 'data'; found 'model'"),
-        ({"data": "squad"}, "'data' must be a list; got 'squad'"),
+        ({"model": "bert"}, "json: .* 'data' .* found {'model'"),
+        ({"data": "squad"}, "'data' with a list; found 'squad'"),
     ],
 )
 def test_files_that_are_not_squad(read, content, message):
@@ -251,15 +248,15 @@ def test_records_do_not_depend_on_parts(
     path = tmp_path / "train.tf_record"
     assert ENCODING.write(str(path), QUESTIONS)
     made = make_windows(QUESTIONS, ENCODING, with_positions=True)
-    assert len(made.windows) > len(QUESTIONS)
-    unique_ids = 10**9 + np.arange(len(made.windows))
+    assert made.counts.sum() > len(QUESTIONS)
+    unique_ids = 10**9 + np.arange(made.counts.sum())
     np.testing.assert_array_equal(made.batch["unique_ids"], unique_ids)
     expected = records.encode_batch(ENCODING.schema, made.batch)
     assert path.read_bytes() == records.frame(expected)
 
     asked = [dataclasses.replace(QUESTIONS[0], answers=()), *QUESTIONS[1:]]
     made = make_windows(asked, ENCODING, with_positions=True)
-    assert ENCODING.count_rows(asked) == len(made.windows)
+    assert ENCODING.count_rows(asked) == made.counts.sum()
     [warning] = warnings
     assert "without an answer" in warning
     assert "'q0' (question 0)" in warning

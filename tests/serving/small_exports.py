@@ -11,7 +11,7 @@ from bert_tf.kinds.spans.squad_files import SpanEncoding
 from bert_tf.kinds.tags.conll_files import TaggingEncoding
 from bert_tf.kinds.tags.graph import ServedTagger
 from bert_tf.kinds.vectors.features import choose_layers, vectors
-from bert_tf.kinds.vectors.graph import ServedEncoder
+from bert_tf.kinds.vectors.features_job import ServedEncoder
 from bert_tf.kinds.vectors.task import EmbeddingTask
 from bert_tf.modeling import heads
 from bert_tf.modeling.encoder import BertModel

@@ -13,7 +13,7 @@ from bert_tf.data.schema import INPUTS
 from bert_tf.errors import InputError
 from bert_tf.kinds.classification.graph import ServedMultipleChoice
 from bert_tf.kinds.vectors.features import choose_layers, vectors
-from bert_tf.kinds.vectors.graph import ServedEncoder
+from bert_tf.kinds.vectors.features_job import ServedEncoder
 from bert_tf.modeling.encoder import BertModel
 from bert_tf.modeling.heads import (
     BertClassifier,

@@ -13,13 +13,9 @@ from bert_tf.kinds.spans.squad_files import SpanEncoding
 from bert_tf.kinds.spans.task import SpanTask
 from bert_tf.kinds.tags.conll_files import TaggingEncoding
 from bert_tf.kinds.tags.task import TaggingTask
-from bert_tf.tasks.distillation import (
-    IS_LABELED,
-    LOSS,
-    DistillationTask,
-)
 from bert_tf.tasks.encoding import Encoding
-from bert_tf.tasks.task import divergence
+from bert_tf.tasks.task import DISTILLATION_LOSS as LOSS
+from bert_tf.tasks.task import IS_LABELED, divergence
 from tests.tasks import small_training
 from tests.tasks.small_training import CONFIG, S, as_arrays
 
@@ -103,7 +99,7 @@ def soft_loss_by_hand(kind, features, outputs):
 @pytest.mark.parametrize("kind", KINDS)
 def test_losses_and_weights_equal_the_formulas(kind):
     task, features, outputs = case(kind)
-    student = DistillationTask(task, WEIGHT, TEMPERATURE)
+    student = task.student(WEIGHT, TEMPERATURE)
     hard, weights = task.losses(features, outputs), task.loss_weights(features)
     [name] = task.loss_names
     expected = {
@@ -147,7 +143,7 @@ def test_micro_batches_equal_one_batch(kind):
     """Some of them have no label."""
     task, features, _ = case(kind)
     features[IS_LABELED] = np.array([0, 0, 1, 1, 0, 1], "int32")
-    student = DistillationTask(task, WEIGHT, TEMPERATURE)
+    student = task.student(WEIGHT, TEMPERATURE)
     small_training.assert_micro_batches_are_one_batch(student, features)
     if kind == "span":
         small_training.assert_padding_changes_nothing(student, features, 9)

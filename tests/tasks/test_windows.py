@@ -16,6 +16,7 @@ from bert_tf.kinds.spans.squad_files import (
 from bert_tf.tokenization.normalization import Normalizer
 from bert_tf.tokenization.vocabulary_file import read_tokens
 from bert_tf.tokenization.wordpiece import FullTokenizer
+from tests import original_span_answers as slow
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 WORDS = "who was the man japan ##ese elec ##tronics ( ) - , . 1895 1943 a b c"
@@ -72,12 +73,13 @@ def test_one_window():
     context = "The Japanese (1895-1943)."
     question = Question("q", "Who?", context, (Answer("1895", 14),))
     settings = encoding(23)
-    batch, [window], faults = make_windows([question], settings, True)
+    batch, counts, _, faults = make_windows([question], settings, True)
+    schema = (*settings.schema, *settings.for_answers().schema)
     assert tokens(settings, batch["input_ids"][0]) == (
         "[CLS] who [UNK] [SEP] the japan ##ese ( 1895 - 1943 ) . [SEP]"
     )
     assert {name: (a.shape, a.dtype) for name, a in batch.items()} == {
-        f.name: ((1, *f.shape), np.int32) for f in settings.schema
+        f.name: ((1, *f.shape), np.int32) for f in schema
     }
     assert batch["input_mask"].tolist() == [[1] * 14 + [0] * 9]
     assert batch["segment_ids"].tolist() == [[0] * 4 + [1] * 10 + [0] * 9]
@@ -85,7 +87,9 @@ def test_one_window():
     assert batch["end_positions"].tolist() == [8]
     assert batch["unique_ids"].tolist() == [1000000000]
     assert batch["is_impossible"].tolist() == [0]
-    assert (window.question, window.first) == (0, 4)
+    assert counts.tolist() == [1]
+    window = slow.window_of(batch, 0)
+    assert window.first == 4
     pieces = zip(window.starts, window.ends, strict=True)
     slices = " ".join(context[a:b] for a, b in pieces)
     assert slices == "The Japan ese ( 1895 - 1943 ) ."
@@ -107,7 +111,8 @@ def test_one_window():
 def test_sequences(question, context, expected):
     settings = encoding(max_query_length=3, lower=False)
     asked = [Question("q", question, context)]
-    batch, [row], faults = make_windows(asked, settings, False)
+    batch, _, _, faults = make_windows(asked, settings, False)
+    row = slow.window_of(batch, 0)
     assert tokens(settings, batch["input_ids"][0]) == expected
     assert row.first == expected.split().index("[SEP]") + 1
     is_truncated = question.endswith("man")
@@ -161,16 +166,17 @@ def test_windows_are_the_originals(max_seq_length, doc_stride):
         for n, (query, context) in enumerate(lengths)
     ]
     settings = encoding(max_seq_length, doc_stride=doc_stride)
-    _, rows, _ = make_windows(questions, settings, False)
-    rows = iter(rows)
+    made = make_windows(questions, settings, False)
+    owned = slow.rows_of(made)
     for number, (query, context) in enumerate(lengths):
         query = min(query, 7)
         room = max_seq_length - query - 3
         found = slow_windows(context, room, doc_stride) or [(0, 0)]
         owners = [slow_owner(found, piece) for piece in range(context)]
+        assert len(owned[number]) == len(found)
         for rank, (start, length) in enumerate(found):
-            row = next(rows)
-            assert (row.question, row.first) == (number, query + 2)
+            row = slow.window_of(made.batch, owned[number][rank])
+            assert row.first == (query + 2 if length else 0)
             pieces = range(start, start + length)
             # Tokens are letters, each followed by a space.
             assert row.starts.tolist() == [2 * piece for piece in pieces]
@@ -178,7 +184,6 @@ def test_windows_are_the_originals(max_seq_length, doc_stride):
             assert row.is_max_context.tolist() == [
                 owners[piece] == rank for piece in pieces
             ]
-    assert not list(rows)
 
 
 def test_parts_have_about_the_number_of_windows():
@@ -227,11 +232,10 @@ def test_positions_give_the_answer_back(vocabulary, name):
         ]
         answer = Answer(context[start:end], start)
         question = Question("q", "a", context, (answer,))
-        batch, rows, _ = make_windows([question], settings, True)
+        batch = make_windows([question], settings, True).batch
         positions = batch["start_positions"], batch["end_positions"]
-        for number, (row, *place) in enumerate(
-            zip(rows, *positions, strict=True)
-        ):
+        for number, place in enumerate(map(list, zip(*positions, strict=True))):
+            row = slow.window_of(batch, number)
             has = range(3 * number, 3 * number + len(row.starts))
             if inside[0] in has and inside[-1] in has:
                 first, last = place[0] - row.first, place[1] - row.first
@@ -255,9 +259,9 @@ JAPAN = "(Japanese electronics, 1895)"
 )
 def test_the_tokens_of_an_answer(context, text, whole):
     answers = Answer(text, context.index(text)), Answer(context[:1], 0)
-    batch, [row], _ = train(Question("q", "who", context, answers))
-    start = row.starts[batch["start_positions"][0] - row.first]
-    end = row.ends[batch["end_positions"][0] - row.first]
+    batch = train(Question("q", "who", context, answers)).batch
+    start = batch["token_starts"][0, batch["start_positions"][0]]
+    end = batch["token_ends"][0, batch["end_positions"][0]]
     assert context[start:end] == whole
 
 
@@ -272,12 +276,12 @@ def test_questions_without_an_answer():
         Question("good", "who", "a b", plausible),
         Question("long", "who", letters(29), (Answer(letters(27), 2),)),
     ]
-    batch, rows, faults = train(*questions)
-    assert {row.question for row in rows} == {0, 1, 5, 6}
+    batch, counts, _, faults = train(*questions)
+    assert np.flatnonzero(counts).tolist() == [0, 1, 5, 6]
     assert batch["is_impossible"].tolist()[:3] == [1, 1, 0]
     # Without an answer, both positions are [CLS]'s.
     for name in ("start_positions", "end_positions"):
-        assert batch[name][:3].tolist() == [0, 0, rows[2].first + 1]
+        assert batch[name][:3].tolist() == [0, 0, 4]
         assert not batch[name][3:].any()
     assert {k: v.split()[0] for k, v in faults.firsts.items()} == {
         "Questions without an answer that has tokens are skipped": "'none'",
@@ -286,11 +290,9 @@ def test_questions_without_an_answer():
     }
     assert sorted(faults.counts.values()) == [1, 1, 2]
     # Prediction ignores answers.
-    batch, rows, _ = make_windows(questions, encoding(), False)
-    assert {row.question for row in rows} == {*range(7)}
-    assert batch.keys() == {
-        *("unique_ids", "input_ids", "input_mask", "segment_ids")
-    }
+    batch, counts, _, _ = make_windows(questions, encoding(), False)
+    assert counts.all()
+    assert not {"start_positions", "is_impossible"} & batch.keys()
 
 
 def test_invalid_lengths():
@@ -339,19 +341,14 @@ def test_real_answers_come_back(shared_data):
     vocab = read_tokens(str(shared_data / "vocab/bert-base-uncased-vocab.txt"))
     # Every context fits into one window.
     settings = SpanEncoding(tuple(vocab), True, None, 1024)
-    batch, rows, _ = make_windows(questions, settings, True)
-    assert len(rows) == len(questions)
+    batch, counts, _, _ = make_windows(questions, settings, True)
+    assert (counts == 1).all()
     tokenizer = FullTokenizer(vocab)
     num_exact = num_different = 0
-    for question, row, first, last in zip(
-        questions,
-        rows,
-        batch["start_positions"],
-        batch["end_positions"],
-        strict=True,
-    ):
+    for row, question in enumerate(questions):
         answer = question.answers[0]
-        start, end = row.starts[first - row.first], row.ends[last - row.first]
+        start = batch["token_starts"][row, batch["start_positions"][row]]
+        end = batch["token_ends"][row, batch["end_positions"][row]]
         begin, stop = original_answer(question, tokenizer)
         assert begin <= start <= answer.start
         assert answer.start + len(answer.text) <= end <= stop

@@ -104,14 +104,8 @@ class ServedMultipleChoice(Served):
     @property
     def example(self) -> dict[str, list]:
         endings = [
-            [
-                *("opens the umbrella.", "puts the rain into a pocket."),
-                *("reads it aloud.", "paints the rain yellow."),
-            ],
-            [
-                *("eats the door.", "gets out of the boat."),
-                *("sows the sea.", "folds the boat and swallows it."),
-            ],
+            ["opens the umbrella.", "puts the rain into a pocket."],
+            ["eats the door.", "gets out of the boat."],
         ]
         count = self.num_choices
         return {

@@ -30,10 +30,16 @@ from bert_tf.kinds.classification.task import (
 from bert_tf.serving.served import Served, require_lines
 from bert_tf.tasks import datasets
 from bert_tf.tasks.datasets import DataSet, Source, SplitFile
-from bert_tf.tasks.distillation import IS_LABELED
 from bert_tf.tasks.encoding import Encoding
 from bert_tf.tasks.examples import Example, read_examples
-from bert_tf.tasks.task import balanced_class_weights
+from bert_tf.tasks.predictions import (
+    answers,
+    probabilities,
+    write_predictions,
+    write_submission,
+    write_test_results,
+)
+from bert_tf.tasks.task import IS_LABELED, balanced_class_weights
 
 
 def run(
@@ -54,7 +60,7 @@ def run(
     # All files are found before one is read.
     parts = {name: data_set.split(name, config.data_dir) for name in names}
     splits = [
-        Split(name, part.read(), part.files, part.suffix)
+        Split(name, part.read(), [part.path], part.source.suffix)
         for name in names
         for part in parts[name]
     ]
@@ -87,7 +93,12 @@ def run(
         name=data_set.model_of,
         steps=_Steps(task, config, data_set, parts.get("test", [])),
         serve=functools.partial(_served, data_set=data_set, encoding=encoding),
-        metrics=_metric_names(task, parts.get("dev", data_set.dev)),
+        metrics=_metric_names(
+            task,
+            [part.source for part in parts["dev"]]
+            if "dev" in parts
+            else data_set.dev,
+        ),
         # A later run with custom files fails if it leaves out --text_b_column.
         facts={"is_pair": data_set.is_pair},
         inputs=filter(None, [config.unlabeled_file]),
@@ -107,7 +118,9 @@ class _Steps(Steps):
         super().__init__(task)
         self._has_unlabeled = bool(config.unlabeled_file)
         self._data_set = data_set
-        self._submissions = {part.suffix: part.submission for part in test}
+        self._submissions = {
+            part.source.suffix: part.source.submission for part in test
+        }
 
     def rename(self, labels: tuple[str, ...]) -> tuple[str, ...]:
         return self._data_set.with_labels(labels).labels
@@ -120,11 +133,20 @@ class _Steps(Steps):
     def write(
         self, split: Split, predictions: Mapping[str, np.ndarray], folder: str
     ) -> None:
-        if split.is_predicted:
-            name = self._submissions[split.suffix]
-            submission = name and os.path.join(folder, "glue_submission", name)
-            self.task.write_predictions(
-                folder, split.examples, predictions, split.suffix, submission
+        if not split.is_predicted:
+            return
+        problem, labels = self.task.problem, self.task.labels
+        values = probabilities(problem, predictions["logits"])
+        path = os.path.join(folder, f"test_results{split.suffix}.tsv")
+        write_test_results(path, values)
+        path = os.path.join(folder, f"predictions{split.suffix}.tsv")
+        write_predictions(path, split.examples, problem, labels, values)
+        submission = self._submissions[split.suffix]
+        if submission:
+            write_submission(
+                os.path.join(folder, "glue_submission", submission),
+                [example.id for example in split.examples],
+                answers(problem, labels, values),
             )
 
 
@@ -259,9 +281,7 @@ def _class_weights(
         ) from None
 
 
-def _metric_names(
-    task: ClassificationTask, dev: Sequence[SplitFile | Source]
-) -> list[str]:
+def _metric_names(task: ClassificationTask, dev: Sequence[Source]) -> list[str]:
     """Returns the names of all metrics of an evaluation."""
     names = [*(f"eval_{name}" for name in task.metrics), "eval_loss", "loss"]
     suffixes = dict.fromkeys(part.suffix for part in dev)

@@ -36,7 +36,7 @@ from bert_tf.jobs import settings
 from bert_tf.jobs.settings import DistillationOptions, TableOptions
 from bert_tf.tasks import datasets
 from bert_tf.tasks.datasets import DataSet
-from bert_tf.tasks.windows import WINDOW_POOLINGS
+from bert_tf.tasks.encoding import WINDOW_POOLINGS
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

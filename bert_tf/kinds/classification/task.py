@@ -1,9 +1,7 @@
 """Classification and regression of texts, pairs and choices."""
 
-import itertools
-import os
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -15,35 +13,13 @@ from bert_tf.errors import InputError, listed, wrong_value
 from bert_tf.modeling.heads import BertClassifier, BertMultipleChoice
 from bert_tf.tasks import metrics as scores
 from bert_tf.tasks.encoding import Encoding
-from bert_tf.tasks.examples import Example
-from bert_tf.tasks.predictions import (
-    answers,
-    decide,
-    decode,
-    probabilities,
-    write_predictions,
-    write_submission,
-    write_test_results,
-)
+from bert_tf.tasks.predictions import answers, decide, decode, probabilities
 from bert_tf.tasks.task import (
     FineTuningTask,
     are_class_weights,
     divergence,
     weights_of,
 )
-
-
-class Objective(NamedTuple):
-    """The loss and the metrics of one kind of problem.
-
-    Attributes:
-      loss: A function from label_ids, logits [B, C] and label smoothing to the
-        loss of each example, float32 [B].
-      metrics: The metrics that are always computed.
-    """
-
-    loss: Callable
-    metrics: tuple[str, ...]
 
 
 def _softmax_loss(label_ids, logits, label_smoothing: float):
@@ -83,14 +59,13 @@ def _squared_error(label_ids, logits, label_smoothing: float):
     return ops.square(logits[:, 0] - ops.cast(label_ids, "float32"))
 
 
-_ONE_OF_SEVERAL = Objective(_softmax_loss, ("accuracy",))
-OBJECTIVES = {
-    "single_label": _ONE_OF_SEVERAL,
-    "multiple_choice": _ONE_OF_SEVERAL,
-    "multi_label": Objective(
-        _sigmoid_loss, ("exact_match", "micro_f1", "macro_f1")
-    ),
-    "regression": Objective(_squared_error, ("pearson", "spearman")),
+# The loss of each problem: a function of label_ids, logits [B, C] and label
+# smoothing that returns the loss of each example, float32 [B].
+LOSSES = {
+    "single_label": _softmax_loss,
+    "multiple_choice": _softmax_loss,
+    "multi_label": _sigmoid_loss,
+    "regression": _squared_error,
 }
 
 
@@ -115,8 +90,8 @@ class ClassificationTask(FineTuningTask):
     Args:
       config: The configuration of the model.
       encoding: How examples become features; its problem is one of
-        `OBJECTIVES`.
-      metrics: Metrics to compute in addition to `Objective.metrics`.
+        `LOSSES`.
+      metrics: The metrics; default: `metrics.usual_metrics`.
       positive_label: The class that the metric `f1` is computed for; default:
         the last one.
       class_weights: The weight of each class in training, floats [C]; only for
@@ -158,7 +133,7 @@ class ClassificationTask(FineTuningTask):
         self.problem = problem = encoding.problem
         self.problem_type = PROBLEM_TYPES.get(problem)
         self._eval_batch_size = eval_batch_size
-        self._objective = OBJECTIVES[problem]
+        self._loss = LOSSES[problem]
         self._positive_class = len(self.labels) - 1
         if positive_label is not None:
             self._positive_class = self.labels.index(positive_label)
@@ -174,8 +149,8 @@ class ClassificationTask(FineTuningTask):
             )
         self._label_smoothing = label_smoothing
         self.class_weights = self._checked_weights(class_weights)
-        names = [*metrics, *self._objective.metrics]
-        self.metrics = tuple(dict.fromkeys(names))
+        usual = scores.usual_metrics(problem, len(self.labels))
+        self.metrics = tuple(metrics) or usual
 
     def _checked_weights(
         self, class_weights: Sequence[float] | None
@@ -219,7 +194,7 @@ class ClassificationTask(FineTuningTask):
 
     def element_losses(self, features: Mapping, outputs: Mapping) -> Any:
         """Returns the losses; source: `create_model` of `run_classifier.py`."""
-        return self._objective.loss(
+        return self._loss(
             features["label_ids"], outputs["logits"], self._label_smoothing
         )
 
@@ -245,33 +220,27 @@ class ClassificationTask(FineTuningTask):
         """See `FineTuningTask`; labels have their names."""
         if self.problem == "regression":
             return super().answers(decoded, examples)
-        rows = decoded["probabilities"].tolist()
-        shares = [dict(zip(self.labels, row, strict=True)) for row in rows]
-        if self.problem == "multi_label":
-            return [
-                {
-                    "labels": [*itertools.compress(self.labels, present)],
-                    "probabilities": of_one,
-                }
-                for present, of_one in zip(
-                    decoded["is_present"], shares, strict=True
+        values = decoded["probabilities"]
+        found: list[dict[str, Any]] = []
+        for answer, row in zip(
+            answers(self.problem, self.labels, values), values, strict=True
+        ):
+            shares = dict(zip(self.labels, row.tolist(), strict=True))
+            if self.problem == "multi_label":
+                found.append({"labels": [*answer], "probabilities": shares})
+            else:
+                found.append(
+                    {
+                        "label": answer,
+                        "probability": shares[answer],
+                        "probabilities": shares,
+                    }
                 )
-            ]
-        names = [self.labels[number] for number in decoded["predicted_id"]]
-        return [
-            {
-                "label": name,
-                "probability": of_one[name],
-                "probabilities": of_one,
-            }
-            for name, of_one in zip(names, shares, strict=True)
-        ]
+        return found
 
     def unweighted_losses(self, features: Mapping, outputs: Mapping) -> Any:
         """Returns the losses without label smoothing, float32 [B]."""
-        return self._objective.loss(
-            features["label_ids"], outputs["logits"], 0.0
-        )
+        return self._loss(features["label_ids"], outputs["logits"], 0.0)
 
     def score(
         self,
@@ -289,10 +258,8 @@ class ClassificationTask(FineTuningTask):
         label_ids = predictions["label_ids"]
         values = probabilities(self.problem, predictions["logits"])
         decided = decide(self.problem, values)
-        if self._objective is _ONE_OF_SEVERAL:
+        if self._loss is _softmax_loss:
             self._warn_of_one_class(label_ids, decided)
-        if self.problem == "regression":
-            self._explain_nan(label_ids, decided)
         measured = scores.compute(
             self.metrics, label_ids, decided, self._positive_class
         )
@@ -302,45 +269,6 @@ class ClassificationTask(FineTuningTask):
             "eval_loss": float(loss.mean()),
             "loss": mean_of_batch_means(loss, self._eval_batch_size),
         }
-
-    def write_predictions(
-        self,
-        folder: str,
-        examples: Sequence[Example],
-        predictions: Mapping[str, np.ndarray],
-        suffix: str = "",
-        submission: str | None = None,
-    ) -> None:
-        """Writes `test_results.tsv`, `predictions.tsv` and the file for GLUE.
-
-        The first two are in the folder, with the suffix before `.tsv`; the
-        third has the path `submission`. The predictions are in the order of the
-        examples.
-        """
-        values = probabilities(self.problem, predictions["logits"])
-        results = os.path.join(folder, f"test_results{suffix}.tsv")
-        write_test_results(results, values)
-        table = os.path.join(folder, f"predictions{suffix}.tsv")
-        write_predictions(table, examples, self.problem, self.labels, values)
-        if submission:
-            write_submission(
-                submission,
-                [example.id for example in examples],
-                answers(self.problem, self.labels, values),
-            )
-
-    def _explain_nan(self, label_ids: np.ndarray, decided: np.ndarray) -> None:
-        for what, values in (("labels", label_ids), ("predictions", decided)):
-            if len(np.unique(values)) == 1:
-                logging.warning(
-                    "%s are NaN: all %d %s are %g, and a correlation with a "
-                    "constant is undefined",
-                    listed(self.metrics),
-                    len(values),
-                    what,
-                    values[0],
-                )
-                return
 
     def _warn_of_one_class(
         self, label_ids: np.ndarray, decided: np.ndarray

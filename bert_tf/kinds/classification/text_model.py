@@ -30,10 +30,11 @@ from bert_tf.kinds.classification.task import (
     ClassificationTask,
 )
 from bert_tf.modeling.heads import BertClassifier
-from bert_tf.tasks.distillation import IS_LABELED, PREFIX
+from bert_tf.tasks.distillation import PREFIX
 from bert_tf.tasks.encoding import Encoding
 from bert_tf.tasks.examples import have_values
 from bert_tf.tasks.metrics import usual_metrics
+from bert_tf.tasks.task import IS_LABELED
 from bert_tf.text_models.distillation import only_labeled
 from bert_tf.text_models.inputs import (
     is_missing,

@@ -7,25 +7,29 @@ import sys
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from keras import ops
+
 from bert_tf.checkpoints.checkpoint import Pretrained
 from bert_tf.checkpoints.weights import restore
-from bert_tf.errors import InputError
+from bert_tf.errors import InputError, not_utf8
 from bert_tf.jobs.start import find_start
 from bert_tf.kinds.masked_words.options import FillMaskConfig
 from bert_tf.modeling.heads import BertPretrainer
 from bert_tf.modeling.variables import checkpoint_variables
 from bert_tf.serving.export import export, require_export_dir
 from bert_tf.serving.masked_words import ServedMaskedLM
-from bert_tf.tasks.encoding import TextEncoding
-from bert_tf.tasks.examples import SEPARATOR, split_pair
+from bert_tf.tasks.examples import SEPARATOR, Example, split_pair
 from bert_tf.tasks.masked_words import (
     MASK,
+    MASK_INPUTS,
     OUTPUT_BIAS,
-    Blank,
-    fill_mask,
-    next_sentence,
+    MaskedWordsTask,
+    MaskEncoding,
+    require_mask,
     require_masked_lm,
+    without_padding,
 )
+from bert_tf.tasks.task import as_numpy
 
 # Variables that filling in masked words does not use.
 UNUSED = r"bert/pooler/|cls/seq_relationship/"
@@ -45,7 +49,7 @@ class Filled(NamedTuple):
 
     text: str
     text_b: str | None
-    blanks: list[Blank]
+    blanks: list[list[tuple[str, float]]]
     next_sentence: float | None
 
 
@@ -60,7 +64,7 @@ def run(config: FillMaskConfig) -> list[Filled]:
     # Position embeddings beyond the training length are random.
     length = start.trained_with.get("max_seq_length")
     encoding = start.encoding(
-        TextEncoding, length or start.config.max_position_embeddings
+        MaskEncoding, length or start.config.max_position_embeddings
     )
     require_masked_lm(start.path, start.objective, OUTPUT_BIAS in start.weights)
     if config.do_export:
@@ -75,20 +79,49 @@ def run(config: FillMaskConfig) -> list[Filled]:
             source=config.init_checkpoint,
         )
         return []
+    task = MaskedWordsTask(start.config, encoding, top_k=config.top_k)
     filled = []
     for place, text, text_b in _texts(config):
-        blanks, follows = [], None
         try:
-            if text_b is None or MASK in text or MASK in text_b:
-                blanks = fill_mask(model, encoding, text, config.top_k, text_b)
             if text_b is not None:
                 _require_next_sentence(start)
-                follows = next_sentence(model, encoding, text, text_b)
+            filled.append(fill(model, task, text, text_b))
         except InputError as error:
             raise InputError(f"{place}{error}") from error
-        filled.append(Filled(text, text_b, blanks, follows))
         _show(filled[-1])
     return filled
+
+
+def fill(
+    model: BertPretrainer,
+    task: MaskedWordsTask,
+    text: str,
+    text_b: str | None = None,
+) -> Filled:
+    """Returns the words for every `[MASK]` of a text or a pair.
+
+    Each blank is filled separately; the other blanks stay masked. Texts are
+    truncated as in training.
+
+    Raises:
+      InputError: If a text alone has no `[MASK]`, or one is cut off.
+    """
+    if text_b is None:
+        require_mask(text)
+    examples = [Example("", text, text_b)]
+    features = without_padding(task.encoding.features(examples).arrays)
+    outputs = model({name: features[name] for name in MASK_INPUTS})
+    [answer] = task.answers(
+        as_numpy(task.row_outputs(features, outputs)), examples
+    )
+    blanks = zip(answer["words"], answer["probabilities"], strict=True)
+    follows = None
+    if text_b is not None:
+        # Class 0 means that it follows.
+        shares = ops.softmax(outputs["next_sentence_logits"])
+        follows = float(shares[0, 0])
+    listed = [list(zip(*blank, strict=True)) for blank in blanks]
+    return Filled(text, text_b, listed, follows)
 
 
 def _require_next_sentence(pretrained: Pretrained) -> None:
@@ -109,17 +142,12 @@ def _texts(config: FillMaskConfig) -> Iterator[tuple[str, str, str | None]]:
         yield "", config.text, config.text_b
         return
     for number, line in enumerate(sys.stdin.buffer, start=1):
-        place = f"line {number} of the standard input"
         try:
             text = line.decode("utf-8")
         except UnicodeDecodeError as error:
-            before = line[: error.start].decode("utf-8")[-20:]
-            raise InputError(
-                f"{place} is not UTF-8: byte 0x{line[error.start]:02x} after "
-                f"{before!r}."
-            ) from error
+            raise not_utf8(error, "standard input", number) from error
         if text.strip():
-            yield f"{place}: ", *split_pair(text)
+            yield f"standard input:{number}: ", *split_pair(text)
 
 
 def _show(filled: Filled) -> None:

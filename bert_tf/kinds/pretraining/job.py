@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from absl import logging
@@ -27,16 +27,8 @@ from bert_tf.corpus import creation
 from bert_tf.data import pipeline
 from bert_tf.data.records import suggest_skip_corrupt
 from bert_tf.errors import InputError
-from bert_tf.jobs import output_folder, settings
+from bert_tf.jobs import output_folder, settings, start
 from bert_tf.jobs.output_folder import RELEASE, WEIGHTS
-from bert_tf.jobs.start import (
-    find_config,
-    require_length,
-    trained_with,
-    vocabulary_checksum,
-    warn_of_ignored,
-    with_recorded,
-)
 from bert_tf.jobs.trainings import TrainingResult, export_kept, log_hooks
 from bert_tf.kinds.pretraining.data import PretrainingData, inspect_files
 from bert_tf.kinds.pretraining.options import PretrainingConfig
@@ -88,22 +80,18 @@ def run(config: PretrainingConfig) -> TrainingResult:
         )
         data = _data(config, task, train_files, eval_files)
         with pipeline.input_errors([*train_files, *eval_files]):
-            estimator, metrics = _train_and_evaluate(
-                config, task, strategy, data, encoding, initial
-            )
-        return _finish(config, estimator, train_files, metrics, data, encoding)
+            return _run(config, task, strategy, data, encoding, initial)
 
 
-def _train_and_evaluate(
+def _run(
     config: PretrainingConfig,
     task: PretrainingTask,
     strategy: Any,
     data: PretrainingData,
     encoding: TextEncoding | None,
     initial: Pretrained | None,
-) -> tuple[Estimator, dict[str, float] | None]:
-    """Returns the trained model, and its metrics with --do_eval."""
-    training = config.training()
+) -> TrainingResult:
+    """Trains, evaluates and exports, as the options say."""
     if config.do_eval or config.eval_steps > 0:
         # Counts the evaluation records, so that a truncated file fails before
         # training.
@@ -111,63 +99,68 @@ def _train_and_evaluate(
     estimator = Estimator(
         task,
         strategy,
-        training,
+        config.training(),
         config.output_dir,
         (lambda: initial.weights) if initial else None,
     )
     if config.init_checkpoint and estimator.step:
-        warn_of_ignored(config.init_checkpoint, config.output_dir)
+        start.warn_of_ignored(config.init_checkpoint, config.output_dir)
     _require_weights(config, estimator)
     files.makedirs(config.output_dir)
     if encoding is not None:
         require_export_dir(settings.export_dir(config))
+    release, export, metrics = None, None, {}
     if config.do_train:
-        hooks = _hooks(
-            config,
-            _kind(config, task.config),
-            functools.partial(estimator.evaluate, data.evaluation),
-            training.last_step,
-            data.examples_per_row(config.train_batch_size),
-            writes=is_chief(strategy),
-        )
-        estimator.train(data.training, hooks)
-    if not config.do_eval:
-        return estimator, None
-    return estimator, estimator.evaluate(data.evaluation)
-
-
-def _finish(
-    config: PretrainingConfig,
-    estimator: Estimator,
-    train_files: list[str],
-    metrics: dict[str, float] | None,
-    data: PretrainingData,
-    encoding: TextEncoding | None,
-) -> TrainingResult:
-    """Writes the release, the metrics and the export; returns the result."""
-    is_writer = is_chief(estimator.strategy)
-    if config.do_train and is_writer:
-        _release(config, estimator, train_files)
-    if metrics is not None and is_writer:
-        path = os.path.join(config.output_dir, "eval_results.txt")
-        write_results(path, {**metrics, **data.readable.results})
-    export = None
+        _train(config, estimator, data)
+        release = os.path.join(config.output_dir, RELEASE)
+    if config.do_eval:
+        metrics = estimator.evaluate(data.evaluation)
+        if is_chief(strategy):
+            path = os.path.join(config.output_dir, "eval_results.txt")
+            write_results(path, {**metrics, **data.readable.results})
     if encoding is not None:
         export = export_kept(
             estimator,
             functools.partial(ServedMaskedLM, encoding=encoding),
             settings.export_dir(config),
             name="bert",
-            metrics=metrics,
+            metrics=metrics or None,
             source=config.init_checkpoint,
         )
-    return TrainingResult(
-        metrics or {},
-        release=os.path.join(config.output_dir, RELEASE)
-        if config.do_train
-        else None,
-        export=export,
-    )
+    return TrainingResult(metrics, release, export)
+
+
+def _train(
+    config: PretrainingConfig, estimator: Estimator, data: PretrainingData
+) -> None:
+    """Trains and releases the model."""
+    is_writer = is_chief(estimator.strategy)
+    last_step = estimator.config.last_step
+    examples_per_row = data.examples_per_row(config.train_batch_size)
+    hooks: list[Hook] = []
+    if is_writer:
+        kind = _kind(config, estimator.task.config)
+        record_kind(config.output_dir, kind, config.random_seed)
+        hooks = log_hooks(
+            config.output_dir,
+            config.log_steps,
+            last_step,
+            examples_per_step=config.train_batch_size * examples_per_row,
+            tokens_per_example=config.max_seq_length / examples_per_row,
+        )
+    if config.eval_steps > 0:
+        hooks.append(
+            Evaluation(
+                functools.partial(estimator.evaluate, data.evaluation),
+                config.output_dir,
+                every=config.eval_steps,
+                last_step=last_step,
+                writes=is_writer,
+            )
+        )
+    estimator.train(data.training, hooks)
+    if is_writer:
+        _release(config, estimator, data.train_files)
 
 
 @contextlib.contextmanager
@@ -181,7 +174,9 @@ def _connected(
     strategy = settings.connect(config)
     facts = {"config": bert_config.to_dict()}
     if config.vocab_file:
-        facts["vocabulary"] = vocabulary_checksum(load_vocab(config.vocab_file))
+        facts["vocabulary"] = start.vocabulary_checksum(
+            load_vocab(config.vocab_file)
+        )
     require_same_settings(
         strategy,
         facts,
@@ -229,7 +224,7 @@ def _read_config(
     config: PretrainingConfig, initial: Pretrained | None
 ) -> BertConfig:
     """Returns the configuration of the options, or of the checkpoint."""
-    found = find_config(config, initial)
+    found = start.find_config(config, initial)
     if config.attention_direction is None:
         return found
     direction = config.attention_direction
@@ -248,16 +243,15 @@ def _with_recorded(
     if model is None:
         path = os.path.join(config.output_dir, RELEASE)
         model = with_metadata(Pretrained(path, {}), path)
-    return with_recorded(config, (model.path, model.trained_with))
+    return start.with_recorded(config, (model.path, model.trained_with))
 
 
 def _check_options(config: PretrainingConfig, bert_config: BertConfig) -> None:
     """Compares options with the files they name."""
-    require_length(config.max_seq_length, bert_config)
+    start.require_length(config.max_seq_length, bert_config)
     verify_kind(
         config.output_dir,
         _kind(config, bert_config),
-        config.random_seed if config.do_train else None,
     )
     if config.vocab_file:
         vocab = load_vocab(config.vocab_file)
@@ -268,57 +262,21 @@ def _require_weights(config: PretrainingConfig, estimator: Estimator) -> None:
     """Raises InputError if random weights would be evaluated or exported."""
     if config.do_train:
         return
-    wish = {"evaluate": config.do_eval, "export": config.do_export}
-    purpose = "to " + " and ".join(name for name in wish if wish[name])
     if estimator.weights_from is None:
         raise InputError(
-            f"There is no checkpoint in `output_dir={config.output_dir}` "
-            f"{purpose}. Pass one as `init_checkpoint`, or pass `do_train`."
+            f"There is no checkpoint in `output_dir={config.output_dir}` to "
+            "evaluate or export. Pass one as `init_checkpoint`, or pass "
+            "`do_train`."
         )
     unused = estimator.task.unused_variables
     lacking = [n for n in estimator.random_variables if not re.match(unused, n)]
     if lacking:
-        heads = "both pre-training heads"
-        if not config.next_sentence:
-            heads = "the masked-LM head"
         raise InputError(
-            f"{estimator.weights_from} lacks {lacking[0]}, and a checkpoint "
-            f"with {heads} is needed {purpose}."
+            f"{estimator.weights_from} lacks {lacking[0]}. To evaluate or "
+            "export, pass a checkpoint with "
+            f"{'both heads' if config.next_sentence else 'the masked-LM head'} "
+            "of pre-training."
         )
-
-
-def _hooks(
-    config: PretrainingConfig,
-    kind: Mapping[str, Any],
-    evaluate: Callable[[], dict],
-    last_step: int,
-    examples_per_row: float,
-    writes: bool,
-) -> list[Hook]:
-    """Returns the hooks of the training."""
-    hooks: list[Hook] = []
-    if writes:
-        hooks = [
-            _RecordKind(config, kind),
-            *log_hooks(
-                config.output_dir,
-                config.log_steps,
-                last_step,
-                examples_per_step=config.train_batch_size * examples_per_row,
-                tokens_per_example=config.max_seq_length / examples_per_row,
-            ),
-        ]
-    if config.eval_steps > 0:
-        hooks.append(
-            Evaluation(
-                evaluate,
-                config.output_dir,
-                every=config.eval_steps,
-                last_step=last_step,
-                writes=writes,
-            )
-        )
-    return hooks
 
 
 def _release(
@@ -336,11 +294,21 @@ def _release(
         logging.warning(
             "%s has no vocab.txt: pass `vocab_file`, or copy it there", folder
         )
-    casing = creation.casing_of(train_files)
-    bert_config = estimator.task.config
-    kind = released_kind(_kind(config, bert_config))
-    facts = {**casing, **trained_with(config), **kind}
-    write_metadata(folder, Pretrained(prefix, {}, bert_config, vocab, **facts))
+    is_causal = config.objective == "causal_lm"
+    write_metadata(
+        folder,
+        Pretrained(
+            prefix,
+            {},
+            estimator.task.config,
+            vocab,
+            # The next-sentence head may exist, but have random weights.
+            head=None if config.next_sentence else "masked_lm",
+            objective=config.objective if is_causal else None,
+            **creation.casing_of(train_files),
+            **start.trained_with(config),
+        ),
+    )
 
 
 def _encoding(
@@ -379,17 +347,8 @@ def _kind(config: PretrainingConfig, bert_config: BertConfig) -> dict[str, Any]:
     return kind
 
 
-def verify_kind(
-    folder: str, kind: Mapping[str, Any], random_seed: int | None = None
-) -> None:
+def verify_kind(folder: str, kind: Mapping[str, Any]) -> None:
     """Compares a model with the one that was trained in a folder, if any.
-
-    A different seed is only logged, since it can help if training diverged.
-
-    Args:
-      folder: The output folder.
-      kind: The properties to compare.
-      random_seed: The seed of the training; None without training.
 
     Raises:
       InputError: A property differs.
@@ -399,19 +358,9 @@ def verify_kind(
         trained = before.get(name, value)
         if trained != value:
             raise InputError(
-                f"The model in {folder} was trained with "
-                f"{name}={trained}, and this run has "
-                f"{name}={value}. Choose another `output_dir`."
+                f"The model in {folder} was trained with {name}={trained}, and "
+                f"this run has {name}={value}. Choose another `output_dir`."
             )
-    seed = before.get("random_seed", random_seed)
-    if random_seed not in (None, seed):
-        logging.warning(
-            "%s was trained with `random_seed=%d`, not %d: its finished steps "
-            "stay as they are, and the order of the examples changes",
-            folder,
-            seed,
-            random_seed,
-        )
 
 
 def record_kind(folder: str, kind: Mapping[str, Any], random_seed: int) -> None:
@@ -419,24 +368,3 @@ def record_kind(folder: str, kind: Mapping[str, Any], random_seed: int) -> None:
     if not output_folder.recorded_facts(folder, _RECORD):
         record = {"facts": {**kind}, "settings": {"random_seed": random_seed}}
         output_folder.write_record(folder, record, _RECORD)
-
-
-class _RecordKind(Hook):
-    """Records the kind of model before the first step."""
-
-    def __init__(self, config: PretrainingConfig, kind: Mapping[str, Any]):
-        self._arguments = config.output_dir, kind, config.random_seed
-
-    def begin(self, step: int) -> None:
-        record_kind(*self._arguments)
-
-
-def released_kind(kind: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the kind as arguments of `Pretrained`, for a release."""
-    facts: dict[str, Any] = {}
-    if not kind["next_sentence"]:
-        # The next-sentence head exists but has random weights.
-        facts["head"] = "masked_lm"
-    if kind["objective"] != "masked_lm":
-        facts["objective"] = kind["objective"]
-    return facts

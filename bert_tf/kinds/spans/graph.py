@@ -1,7 +1,7 @@
 """Question answering in a graph: windows, answers and the exported model.
 
 The graph gives the same windows and answers as `squad_files.make_windows`
-and `answers.find_answer` do in NumPy.
+and `task.find_answer` do in NumPy.
 """
 
 from typing import NamedTuple
@@ -11,14 +11,13 @@ import tensorflow as tf
 
 from bert_tf.data.schema import INPUTS
 from bert_tf.errors import wrong_value
-from bert_tf.kinds.spans.answers import AnswerRules
 from bert_tf.kinds.spans.squad_files import (
     NUM_SPECIAL_TOKENS,
     ODDS_WITHOUT_SPAN,
     PLACES,
     SpanEncoding,
 )
-from bert_tf.kinds.spans.task import best_indexes
+from bert_tf.kinds.spans.task import AnswerRules, are_spans, best_indexes
 from bert_tf.serving.served import Served
 from bert_tf.serving.windows import (
     Tensors,
@@ -124,13 +123,10 @@ def _spans_of_best(
 
     begins = of_tokens("token_starts", firsts)  # [W, n]
     ends = of_tokens("token_ends", lasts)
-    lengths = lasts[:, tf.newaxis] - firsts[:, :, tf.newaxis] + 1  # [W, n, n]
-    is_allowed = of_tokens("is_max_context", firsts)[:, :, tf.newaxis] > 0
-    is_allowed &= (lengths >= 1) & (lengths <= rules.max_answer_length)
-    # Normalization sorts combining marks, which can then precede characters
-    # of earlier tokens.
-    is_allowed &= begins[:, :, tf.newaxis] < ends[:, tf.newaxis]
-    where = tf.where(is_allowed)  # [C, 3]
+    is_max = of_tokens("is_max_context", firsts)
+    where = tf.where(
+        are_spans(firsts, lasts, begins, ends, is_max, rules.max_answer_length)
+    )  # [C, 3]
     start, end = where[:, :2], tf.gather(where, [0, 2], axis=1)
     return Spans(
         tf.gather(rows["question"], where[:, 0]),

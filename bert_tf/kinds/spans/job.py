@@ -10,18 +10,11 @@ from bert_tf.jobs import settings
 from bert_tf.jobs.fine_tuning import Predict, Split, Steps, fine_tune
 from bert_tf.jobs.start import resolve
 from bert_tf.jobs.trainings import TrainingResult
-from bert_tf.kinds.spans.answers import (
-    AnswerRules,
-    answer_questions,
-    metric_names,
-    official_scores,
-    require_answers,
-    write_answers,
-)
+from bert_tf.kinds.spans import task as span_task
 from bert_tf.kinds.spans.graph import ServedSpanLabeler
 from bert_tf.kinds.spans.options import SquadConfig
 from bert_tf.kinds.spans.squad_files import SpanEncoding, read_questions
-from bert_tf.kinds.spans.task import SpanTask
+from bert_tf.kinds.spans.task import AnswerRules, SpanTask
 
 
 def run(
@@ -65,7 +58,7 @@ def run(
         serve=functools.partial(
             ServedSpanLabeler, encoding=encoding, rules=rules
         ),
-        metrics=metric_names(rules.with_negative),
+        metrics=span_task.metric_names(rules.with_negative),
         facts=facts,
         inputs=filter(None, (config.train_file, config.predict_file)),
     )
@@ -85,17 +78,17 @@ class _Steps(Steps):
         self, split: Split, predict: Predict, folder: str | None
     ) -> dict[str, float]:
         config, with_negative = self._config, self._rules.with_negative
-        answers = answer_questions(
-            split.examples, self.task.encoding, predict, self._rules
+        answers = list(
+            span_task.answer_questions(
+                split.examples, self.task.encoding, predict, self._rules
+            )
         )
         if folder is not None and split.is_predicted:
-            answers = write_answers(answers, folder, with_negative)
-        if split.name == "dev":
-            is_korquad = config.scorer == "korquad"
-            return official_scores(answers, with_negative, is_korquad)
-        for _ in answers:
-            pass  # Collects the answers, which are then written.
-        return {}
+            span_task.write_answers(answers, folder, with_negative)
+        if split.name != "dev":
+            return {}
+        is_korquad = config.scorer == "korquad"
+        return span_task.official_scores(answers, with_negative, is_korquad)
 
 
 def _read(config: SquadConfig) -> list[Split]:
@@ -115,10 +108,9 @@ def _read(config: SquadConfig) -> list[Split]:
             config.predict_file,
             with_negative=with_negative,
             needs_answers=False,
-            reads_answers="dev" in names,
         )
     if "dev" in names:
-        require_answers(questions, with_negative)
+        span_task.require_answers(questions, with_negative)
         # One pass scores and writes the answers.
         both = config.do_eval and config.do_predict
         splits.append(Split("dev", questions, is_predicted=both))

@@ -6,7 +6,7 @@ paragraphs, and a paragraph has a context and questions about it.
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -14,9 +14,15 @@ from bert_tf.base import files
 from bert_tf.base.processes import Faults
 from bert_tf.data import cache
 from bert_tf.data.schema import INPUTS, Feature, Schema, span_schema
-from bert_tf.errors import in_file, listed, shortened, wrong_value
-from bert_tf.tasks.encoding import Encoded, RowEncoding, pad
-from bert_tf.tasks.windows import max_context, split_texts, window_spans
+from bert_tf.errors import in_file, shortened, wrong_value
+from bert_tf.tasks.encoding import (
+    Encoded,
+    RowEncoding,
+    max_context,
+    pad,
+    split_texts,
+    window_spans,
+)
 
 FIRST_UNIQUE_ID = 1_000_000_000
 
@@ -84,151 +90,115 @@ class Question:
 
 
 def read_questions(
-    path: str,
-    *,
-    with_negative: bool,
-    needs_answers: bool,
-    reads_answers: bool = True,
+    path: str, *, with_negative: bool, needs_answers: bool
 ) -> list[Question]:
     """Reads the questions of a file; counts skipped ones in a warning.
 
-    Training skips a question if its context or first answer is empty, or if
-    the first answer is not at its `answer_start`. Of several answers it uses
-    the first; the original raises an error. Prediction keeps every question.
+    Training skips a question whose first answer is blank or not at its
+    `answer_start`. Of several answers it uses the first; the original raises
+    an error. Prediction keeps every question.
 
     Args:
       path: A JSON file.
       with_negative: Whether questions may be impossible, as in SQuAD 2.0. If
         False, `is_impossible` is ignored.
       needs_answers: Whether the questions are for training.
-      reads_answers: If False, the `answers` field is ignored.
 
     Raises:
       InputError: If the file does not have the format, two questions have the
         same id, or no question is left.
     """
     faults = Faults()
-    questions = []
-    for question in _all_questions(
-        path, with_negative, needs_answers, reads_answers
-    ):
-        reason = needs_answers and _why_untrainable(question, with_negative)
-        if reason:
-            kind, detail = reason
-            faults.add(kind, f"{question.name}: {detail}")
+    kind = "Questions without an answer at its answer_start are skipped"
+    if not with_negative:
+        kind += " (SQuAD 2.0 needs `version_2_with_negative`)"
+    questions: list[Question] = []
+    places: dict[str, str] = {}
+    for question in _all_questions(path, with_negative, needs_answers):
+        if question.id in places:
+            raise in_file(
+                question.where,
+                f"the id {question.id!r} is already used at "
+                f"{places[question.id]}. Give every question its own id.",
+            )
+        places[question.id] = question.where
+        if needs_answers and not _is_trainable(question):
+            faults.add(kind, question.name)
         else:
             questions.append(question)
     faults.log()
     if not questions:
         use = " to train on" if needs_answers else ""
-        count = faults.counts.total()
-        advice = f"; all {count:,} were skipped" if count else ""
-        raise in_file(path, f"the file has no questions{use}{advice}.")
+        raise in_file(path, f"the file has no questions{use}.")
     return questions
 
 
 def _all_questions(
-    path: str,
-    with_negative: bool,
-    needs_answers: bool,
-    reads_answers: bool,
+    path: str, with_negative: bool, needs_start: bool
 ) -> Iterator[Question]:
     """Yields every question of a file, whether usable or not."""
-    places: dict[str, str] = {}
-    for paragraph, place in _paragraphs(path):
-        context = _get(paragraph, "context", str, place)
-        entries = _get(paragraph, "qas", list, place)
-        for number, entry in enumerate(entries, start=1):
-            where = f"{place}, question {number}"
-            if isinstance(entry, dict) and type(entry.get("id")) is int:
-                name = str(entry["id"])  # predictions.json has string keys.
-            else:
-                name = _get(entry, "id", str, where)
-            is_impossible = False
-            if with_negative and "is_impossible" in entry:
-                is_impossible = _get(entry, "is_impossible", bool, where)
-            answers: tuple[Answer, ...] = ()
-            if reads_answers and "answers" in entry:
-                answers = tuple(_answers(entry, where, needs_answers))
-            text = _get(entry, "question", str, where)
-            if name in places:
-                raise in_file(
-                    where,
-                    f"the id {name!r} is already used at {places[name]}. Give "
-                    "every question its own id.",
-                )
-            places[name] = where
-            yield Question(name, text, context, answers, is_impossible, where)
-
-
-def _paragraphs(path: str) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yields every paragraph with its place in the file."""
     content = files.read_json(
         path, "SQuAD's format, an object with a list of articles as 'data'"
     )
-    for number, article in enumerate(
-        _get(content, "data", list, path), start=1
-    ):
-        place = f"{path}: article {number}"
-        paragraphs = _get(article, "paragraphs", list, place)
-        for count, paragraph in enumerate(paragraphs, start=1):
-            yield paragraph, f"{place}, paragraph {count}"
+    for article, at in _members(content, "data", path, ": article"):
+        for paragraph, place in _members(
+            article, "paragraphs", at, ", paragraph"
+        ):
+            context = _get(paragraph, "context", str, place)
+            for entry, where in _members(paragraph, "qas", place, ", question"):
+                if isinstance(entry, dict) and type(entry.get("id")) is int:
+                    # predictions.json has string keys.
+                    entry["id"] = str(entry["id"])
+                name = _get(entry, "id", str, where)
+                text = _get(entry, "question", str, where)
+                is_impossible = False
+                if with_negative and "is_impossible" in entry:
+                    is_impossible = _get(entry, "is_impossible", bool, where)
+                answers = tuple(_answers(entry, where, needs_start))
+                yield Question(
+                    name, text, context, answers, is_impossible, where
+                )
 
 
 def _answers(
     entry: dict[str, Any], where: str, needs_start: bool
 ) -> Iterator[Answer]:
-    for number, answer in enumerate(
-        _get(entry, "answers", list, where), start=1
-    ):
-        place = f"{where}, answer {number}"
+    if "answers" not in entry:
+        return
+    for answer, place in _members(entry, "answers", where, ", answer"):
         text, start = _get(answer, "text", str, place), -1
         if needs_start or "answer_start" in answer:
             start = _get(answer, "answer_start", int, place)
         yield Answer(text, start)
 
 
+def _members(
+    holder: Any, key: str, where: str, name: str
+) -> Iterator[tuple[Any, str]]:
+    """Yields the members of a list with their places in the file."""
+    for number, member in enumerate(_get(holder, key, list, where), start=1):
+        yield member, f"{where}{name} {number}"
+
+
 def _get(holder: Any, key: str, expected: type, where: str) -> Any:
     """Returns `holder[key]` of exactly this type: a bool is not an int."""
-    if not isinstance(holder, dict):
-        raise in_file(
-            where, f"expected a JSON object; found {shortened(holder)}."
-        )
-    if key not in holder:
-        keys = listed(holder, quote=True) or "no keys"
-        raise in_file(where, f"expected the key {key!r}; found {keys}.")
-    value = holder[key]
+    value = holder.get(key) if isinstance(holder, dict) else None
     if type(value) is not expected:
         raise in_file(
             where,
-            f"{key!r} must be {_TYPE_NAMES[expected]}; got {shortened(value)}.",
+            f"expected the key {key!r} with {_TYPE_NAMES[expected]}; found "
+            f"{shortened(holder if value is None else value)}.",
         )
     return value
 
 
-def _why_untrainable(
-    question: Question, with_negative: bool
-) -> tuple[str, str] | None:
-    """Returns the kind of flaw and its details; None if there is no flaw."""
-    if not question.context.strip():
-        return "Questions with an empty context are skipped", "empty context"
-    if question.is_impossible:
-        return None
-    if not question.answers or not question.answers[0].text.strip():
-        kind = "Questions without an answer are skipped"
-        if not with_negative:
-            kind += " (SQuAD 2.0 needs `version_2_with_negative`)"
-        return kind, "no answer"
-    answer, context = question.answers[0], question.context
-    start, end = answer.start, answer.start + len(answer.text)
-    there = context[start:end] if start >= 0 else ""
-    if there == answer.text:
-        return None
-    return (
-        "Questions whose answer is not at its answer_start are skipped",
-        f"the answer is {shortened(answer.text)}, but the context has "
-        f"{shortened(there)} at answer_start {start}",
-    )
+def _is_trainable(question: Question) -> bool:
+    """Returns whether the first answer, if needed, is in the context."""
+    if question.is_impossible or not question.answers:
+        return question.is_impossible
+    text, start = question.answers[0].text, question.answers[0].start
+    there = question.context[start : start + len(text)]
+    return bool(text.strip()) and start >= 0 and there == text
 
 
 # --------------------------------------------------------------------- windows
@@ -249,6 +219,7 @@ class SpanEncoding(RowEncoding[Question]):
     doc_stride: int = 128
     max_query_length: int = 64
     unit = cut_unit = "questions"
+    _is_training: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         least = self.max_query_length + NUM_SPECIAL_TOKENS + 1
@@ -286,12 +257,12 @@ class SpanEncoding(RowEncoding[Question]):
         )
 
     def encode(self, examples: Sequence[Question]) -> Encoded:
-        """Returns the windows of questions to train on; see `make_windows`."""
-        encoded = make_windows(examples, self, with_positions=True)
-        owners = [window.question for window in encoded.windows]
-        counts = np.bincount(owners, minlength=len(examples))
-        num_cut = encoded.faults.counts[_TRUNCATED]
-        return Encoded(encoded.batch, counts, num_cut, encoded.faults)
+        """Returns the windows of questions; see `make_windows`."""
+        made = make_windows(examples, self, self._is_training)
+        batch = {
+            feature.name: made.batch[feature.name] for feature in self.schema
+        }
+        return made._replace(batch=batch)
 
     def make_blocks(
         self, parts: Iterable[Sequence[Question]], num_workers: int
@@ -307,8 +278,10 @@ class SpanEncoding(RowEncoding[Question]):
             )
 
 
-# The characters of each token of a context, and whether this window has the
-# most context around it; see `Window`. 0 for other tokens.
+# The characters [start, end) of each token of a context, and whether this
+# window has the most context around the token (the first window on ties). For
+# the context "Bob ran." the starts of "[CLS] who ran [SEP] bob ran . [SEP]" are
+# 0 0 0 0 0 4 7 0, and the ends 0 0 0 0 3 7 8 0.
 PLACES = ("token_starts", "token_ends", "is_max_context")
 
 
@@ -317,8 +290,10 @@ class AnswerEncoding(SpanEncoding):
     """How questions become windows in which to find their answers.
 
     Rows have `PLACES`, [S], and whether they are the `is_first_window` of a
-    question.
+    question. Each question has at least one.
     """
+
+    _is_training = False
 
     @property
     def schema(self) -> Schema:
@@ -330,60 +305,6 @@ class AnswerEncoding(SpanEncoding):
             ),
             Feature("is_first_window", ()),
         )
-
-    def encode(self, examples: Sequence[Question]) -> Encoded:
-        """Returns the windows of questions; each has at least one."""
-        batch, windows, faults = make_windows(examples, self, False)
-        owners = np.array([window.question for window in windows], int)
-        places = np.zeros((3, *batch["input_ids"].shape), np.int32)
-        for row, window in enumerate(windows):
-            own = slice(window.first, window.first + len(window.starts))
-            columns = window.starts, window.ends, window.is_max_context
-            places[:, row, own] = columns
-        features = {
-            **{name: batch[name] for name in INPUTS},
-            **dict(zip(PLACES, places, strict=True)),
-            "is_first_window": np.diff(owners, prepend=-1).astype(np.int32),
-        }
-        counts = np.bincount(owners, minlength=len(examples))
-        return Encoded(features, counts, faults.counts[_TRUNCATED], faults)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Window:
-    """Maps the positions of a sequence to characters of the context.
-
-    "[CLS] who ran [SEP] bob ran . [SEP]" for the context "Bob ran." has the
-    first 4, the starts 0, 4 and 7, and the ends 3, 7 and 8.
-
-    Attributes:
-      question: Index of the question.
-      first: Position of the first context token; the others follow.
-      starts: int32 [n], index of the first character of each context token.
-      ends: int32 [n], index after the last character of each context token.
-      is_max_context: bool [n], whether this is the window with the most
-        context around the token; the first one on ties.
-    """
-
-    question: int
-    first: int
-    starts: np.ndarray
-    ends: np.ndarray
-    is_max_context: np.ndarray
-
-
-class WindowRows(NamedTuple):
-    """The windows of some questions.
-
-    Attributes:
-      batch: For each feature of the schema an int32 array [w, *shape].
-      windows: The window of each row; windows of one question are adjacent.
-      faults: Flaws of the questions, to be logged.
-    """
-
-    batch: dict[str, np.ndarray]
-    windows: list[Window]
-    faults: Faults
 
 
 class _Tokens(NamedTuple):
@@ -398,15 +319,14 @@ def make_windows(
     questions: Sequence[Question],
     encoding: SpanEncoding,
     with_positions: bool,
-) -> WindowRows:
+) -> Encoded:
     """Tokenizes questions and pairs each with windows over its context.
 
     A context without tokens has one window without them. In training it has
     none, and neither has an answerable question whose first answer is missing
-    or covers no token. The memory needed
-    grows with the number of windows, so pass a few thousand questions at a
-    time, and keep the questions of a paragraph together: their context is
-    tokenized once.
+    or covers no token. The memory needed grows with the number of windows, so
+    pass a few thousand questions at a time, and keep the questions of a
+    paragraph together: their context is tokenized once.
 
     Args:
       questions: The questions. An answer is located by its start and length;
@@ -415,33 +335,33 @@ def make_windows(
       with_positions: Whether the windows are for training. If False, the batch
         has no `start_positions`, `end_positions` and `is_impossible`, as in
         the original.
+
+    Returns:
+      The rows, with the features of `SpanEncoding` and `AnswerEncoding`.
     """
     faults = Faults()
-    vocab = encoding.tokenizer.vocab
+    vocab, length = encoding.tokenizer.vocab, encoding.max_seq_length
     cls_id, sep_id = vocab["[CLS]"], vocab["[SEP]"]
-    windows: list[Window] = []
+    owners: list[int] = []
     sequences: list[list[int]] = []
+    firsts: list[int] = []
+    columns: list[tuple[np.ndarray, ...]] = []
     positions: list[tuple[int, int]] = []
     for number, query, context, target in _tokenize(
         questions, encoding, with_positions, faults
     ):
         first, is_whole = len(query) + 2, target is None
-        room = encoding.max_seq_length - NUM_SPECIAL_TOKENS - len(query)
+        room = length - NUM_SPECIAL_TOKENS - len(query)
         spans = window_spans(len(context.ids), room, encoding.doc_stride)
         for (start, end), is_max in zip(
             spans, max_context(spans, len(context.ids)), strict=True
         ):
-            windows.append(
-                Window(
-                    number,
-                    first,
-                    context.starts[start:end],
-                    context.ends[start:end],
-                    is_max,
-                )
-            )
+            owners.append(number)
+            firsts.append(first)
             context_ids = context.ids[start:end].tolist()
             sequences.append([cls_id, *query, sep_id, *context_ids, sep_id])
+            own = context.starts[start:end], context.ends[start:end], is_max
+            columns.append(own)
             position = (0, 0)
             # The answer counts only where the window has all of it.
             if target and start <= target[0] and target[1] < end:
@@ -452,23 +372,29 @@ def make_windows(
             text = questions[number].answers[0].text
             kind = "Answers that no window holds in full, trained as no answer"
             faults.add(kind, f"{questions[number].name}: {text!r}")
-    input_ids, input_mask = pad(sequences, encoding.max_seq_length)
-    firsts = np.array([window.first for window in windows], int)
-    is_context = np.arange(encoding.max_seq_length) >= firsts[:, np.newaxis]
+    input_ids, input_mask = pad(sequences, length)
+    is_context = np.arange(length) >= np.array(firsts, int)[:, np.newaxis]
+    places = np.zeros((len(PLACES), *input_ids.shape), np.int32)
+    for row, of_row in enumerate(columns):
+        first, end = firsts[row], firsts[row] + len(of_row[0])
+        places[:, row, first:end] = of_row
     batch = {
-        "unique_ids": FIRST_UNIQUE_ID + np.arange(len(windows)),
+        "unique_ids": FIRST_UNIQUE_ID + np.arange(len(owners)),
         "input_ids": input_ids,
         "input_mask": input_mask,
         "segment_ids": input_mask * is_context,
+        **dict(zip(PLACES, places, strict=True)),
+        "is_first_window": np.diff(owners, prepend=-1) > 0,
     }
     if with_positions:
         starts, ends = np.array(positions, int).reshape(-1, 2).T
         batch["start_positions"], batch["end_positions"] = starts, ends
         batch["is_impossible"] = np.array(
-            [questions[window.question].is_impossible for window in windows]
+            [questions[owner].is_impossible for owner in owners]
         )
     batch = {name: array.astype(np.int32) for name, array in batch.items()}
-    return WindowRows(batch, windows, faults)
+    counts = np.bincount(np.array(owners, int), minlength=len(questions))
+    return Encoded(batch, counts, faults.counts[_TRUNCATED], faults)
 
 
 def _tokenize(

@@ -9,9 +9,8 @@ import keras
 from bert_tf.config import positive_integer
 from bert_tf.data.batching import Features
 from bert_tf.errors import InputError, require_booleans, wrong_value
-from bert_tf.kinds.spans.answers import AnswerRules
 from bert_tf.kinds.spans.squad_files import Answer, Question, SpanEncoding
-from bert_tf.kinds.spans.task import MASKED, SpanTask, masked
+from bert_tf.kinds.spans.task import MASKED, AnswerRules, SpanTask, masked
 from bert_tf.modeling.heads import BertSpanLabeler
 from bert_tf.text_models.inputs import (
     as_columns,

@@ -8,8 +8,7 @@ sentences:
     EU NNP I-NP I-ORG
     rejects VBZ I-VP O
 
-Columns are separated by tabs if the first word's line has a tab, and may then
-be empty; otherwise by any number of spaces. A line that begins with
+Columns are separated by any number of spaces and tabs. A line that begins with
 `-DOCSTART-` also ends a sentence. A line that begins with "#" is a comment if
 it precedes the words of a sentence and has a different number of columns: "#"
 and "#tag" may be words too.
@@ -25,7 +24,7 @@ import numpy as np
 
 from bert_tf.base import files
 from bert_tf.data.schema import Schema, tagging_schema
-from bert_tf.data.tables import read_lines, separator_advice
+from bert_tf.data.tables import read_lines
 from bert_tf.errors import (
     InputError,
     did_you_mean,
@@ -33,6 +32,7 @@ from bert_tf.errors import (
     listed,
     wrong_value,
 )
+from bert_tf.tasks.datasets import find_first
 from bert_tf.tasks.encoding import Encoded, RowEncoding
 from bert_tf.tasks.metrics import entities
 from bert_tf.tokenization.wordpiece import FullTokenizer
@@ -70,7 +70,6 @@ class Sentence:
       tags: The tag of each word in IOB2; None if they were not read.
       lines: The line number of each word, from 1.
       path: The file.
-      original_tags: The tags as they are in the file, for messages.
       spans: Where each word is in a text, its first character and the one after
         it; None if the sentence is a list of words.
     """
@@ -79,7 +78,6 @@ class Sentence:
     tags: tuple[str, ...] | None
     lines: tuple[int, ...]
     path: str
-    original_tags: tuple[str, ...] | None = None
     spans: tuple[tuple[int, int], ...] | None = None
 
 
@@ -89,16 +87,14 @@ class ConllFile:
 
     Attributes:
       path: The file.
-      lines: All lines, without line ends.
-      separator: The column separator, a tab or a space.
+      rows: The columns of all lines.
       num_columns: The number of columns of each word.
       tag_column: Index of the column of the tags; None without tags.
       sentences: The sentences in order, at least one.
     """
 
     path: str
-    lines: tuple[str, ...]
-    separator: str
+    rows: tuple[list[str], ...]
     num_columns: int
     tag_column: int | None
     sentences: tuple[Sentence, ...]
@@ -108,7 +104,7 @@ def read_conll(
     path: str,
     *,
     word_column: int = 0,
-    tag_column: int | None = -1,
+    tag_column: int = -1,
     needs_tags: bool = True,
 ) -> ConllFile:
     """Reads the words of a file and their tags.
@@ -117,7 +113,7 @@ def read_conll(
       path: The file; decompressed if the name ends in `.gz`.
       word_column: Index of the column of the words; -1 is the last.
       tag_column: Index of the column of the tags, in any scheme that
-        `to_iob2` accepts; None to ignore tags.
+        `to_iob2` accepts.
       needs_tags: If False, the sentences get no tags, and the file may lack
         tags. If all words have one, `write_conll` writes the tags.
 
@@ -126,16 +122,17 @@ def read_conll(
         a column, or has a line with a different number of columns or an invalid
         tag.
     """
-    contents = [line.rstrip(" \r\n") for line, _ in read_lines(path)]
-    rows = [n for n, text in enumerate(contents) if not _is_border(text)]
-    if not rows:
+    rows = tuple(
+        re.findall("[^ \t]+", line.rstrip(" \r\n"))
+        for line, _ in read_lines(path)
+    )
+    numbers = [n for n, row in enumerate(rows) if not _is_border(row)]
+    if not numbers:
         raise in_file(path, "expected a word on each line, found no word.")
     # A line with "#" determines the columns only if there are no other lines.
-    first = next((n for n in rows if not contents[n].startswith("#")), rows[0])
-    separator = "\t" if "\t" in contents[first] else " "
-    cells = _columns(contents[first], separator)
-    num_columns = len(cells)
-    advice = separator_advice(cells, "spaces or tabs").strip()
+    no_comments = (n for n in numbers if not rows[n][0].startswith("#"))
+    first = next(no_comments, numbers[0])
+    num_columns = len(rows[first])
     where = f"{path}:{first + 1}"
 
     def index(name: str, column: int) -> int:
@@ -146,41 +143,30 @@ def read_conll(
             f"from {-num_columns} to {num_columns - 1} for the {num_columns} "
             f"columns of {where}",
             column,
-            advice,
-        )
-
-    def checked(number: int, text: str) -> list[str]:
-        columns = _columns(text, separator)
-        if len(columns) == num_columns:
-            return columns
-        name = "tabs" if separator == "\t" else "spaces"
-        raise in_file(
-            path,
-            f"expected {num_columns} columns separated by {name}, as in line "
-            f"{first + 1}; found {len(columns)}.",
-            number,
         )
 
     word, tag = index("word_column", word_column), None
-    if tag_column is not None and needs_tags:
+    if needs_tags:
         tag = index("tag_column", tag_column)
     if tag == word:
         raise wrong_value(
             "`tag_column`",
             f"a column other than `word_column` in {where}",
             tag_column,
-            advice,
         )
-    blocks = [
-        [(number, checked(number, text)) for number, text in block]
-        for block in _blocks(contents, separator, num_columns)
-    ]
+    blocks = list(_blocks(rows, num_columns))
+    for number, columns in itertools.chain.from_iterable(blocks):
+        if len(columns) != num_columns:
+            raise in_file(
+                path,
+                f"expected {num_columns} columns separated by spaces or tabs, "
+                f"as in line {first + 1}; found {len(columns)}.",
+                number,
+            )
     sentences = tuple(_sentence(path, block, word, tag) for block in blocks)
-    if tag_column is not None and not needs_tags:
+    if not needs_tags:
         tag = _find_tags(blocks, word, tag_column)
-    return ConllFile(
-        path, tuple(contents), separator, num_columns, tag, sentences
-    )
+    return ConllFile(path, rows, num_columns, tag, sentences)
 
 
 def is_entity_tag(tag: str) -> bool:
@@ -216,26 +202,23 @@ def write_conll(
     Columns are separated by one space and sentences by an empty line. The last
     column is the predicted tag; before it comes the tag of the file in IOB2,
     if it has tags. A `-DOCSTART-` line has "O" for both. Comments are dropped.
-    White space inside a column, and an empty column, become "_".
+    White space inside a column, such as a no-break space, becomes "_".
     """
     rows: dict[int, list[str]] = {}
     for sentence, tags in zip(file.sentences, predicted, strict=True):
-        columns = [
-            _columns(file.lines[number - 1], file.separator)
-            for number in sentence.lines
-        ]
+        columns = [[*file.rows[number - 1]] for number in sentence.lines]
         if file.tag_column is not None:
             gold = to_iob2([row.pop(file.tag_column) for row in columns])
             columns = [[*c, g] for c, g in zip(columns, gold, strict=True)]
         for number, row, tag in zip(sentence.lines, columns, tags, strict=True):
             rows[number] = [*row, tag]
     num_others = file.num_columns - (file.tag_column is not None)
-    for number, text in enumerate(file.lines, start=1):
-        if text.startswith(DOCUMENT):
-            others = text.split()[:num_others]
+    for number, row in enumerate(file.rows, start=1):
+        if row and _is_border(row):
+            others = row[:num_others]
             num_tags = file.num_columns + 1 - len(others)
             rows[number] = others + [OUTSIDE] * num_tags
-        elif _is_border(text):
+        elif not row:
             rows[number] = []
     # conlleval would split a column at white space.
     lines = (
@@ -245,29 +228,21 @@ def write_conll(
     files.write_text(path, "".join(f"{line}\n" for line in lines))
 
 
-def _columns(text: str, separator: str) -> list[str]:
-    if separator == "\t":
-        return [column.strip(" ") for column in text.split("\t")]
-    return re.findall("[^ \t]+", text)
-
-
-def _is_border(text: str) -> bool:
+def _is_border(row: Sequence[str]) -> bool:
     """Returns whether a line separates sentences."""
-    return not text.strip(" \t") or text.startswith(DOCUMENT)
+    return not row or row[0].startswith(DOCUMENT)
 
 
 def _blocks(
-    contents: Iterable[str], separator: str, num_columns: int
-) -> Iterator[list[tuple[int, str]]]:
-    """Yields the numbers and texts of the lines of each sentence."""
+    rows: Iterable[list[str]], num_columns: int
+) -> Iterator[list[_Row]]:
+    """Yields the lines of each sentence."""
 
-    def is_comment(row: tuple[int, str]) -> bool:
-        return row[1].startswith("#") and num_columns != len(
-            _columns(row[1], separator)
-        )
+    def is_comment(row: _Row) -> bool:
+        return row[1][0].startswith("#") and len(row[1]) != num_columns
 
     for is_border, block in itertools.groupby(
-        enumerate(contents, start=1), lambda row: _is_border(row[1])
+        enumerate(rows, start=1), lambda row: _is_border(row[1])
     ):
         if is_border:
             continue
@@ -291,7 +266,7 @@ def _sentence(
                 f"{name!r}. Fix the tag or set `tag_column`.",
                 number,
             )
-    return Sentence(words, to_iob2(tags), numbers, path, tags)
+    return Sentence(words, to_iob2(tags), numbers, path)
 
 
 def _find_tags(
@@ -321,15 +296,14 @@ def find_file(
         raise InputError(f"Pass `data_dir` or `{split}_file`.")
     names = [f"{s}.{e}" for s in _STEMS[split] for e in _EXTENSIONS]
     names.append(_OFFICIAL[split])
-    for candidate in [*names, *(f"{name}.gz" for name in names)]:
-        path = os.path.join(data_dir, candidate)
-        if files.exists(path):
-            return path
-    raise in_file(
-        data_dir,
-        f"expected one of {listed(names, last='or')}. Pass `{split}_file` for "
-        "a file of another name.",
-    )
+    path = find_first(names, data_dir)
+    if path is None:
+        raise in_file(
+            data_dir,
+            f"expected one of {listed(names, last='or')}. Pass `{split}_file` "
+            "for a file of another name.",
+        )
+    return path
 
 
 # -------------------------------------------------------------------- features
@@ -442,12 +416,10 @@ def label_numbers(
         tags = sentence.tags or (labels[0],) * len(sentence.words)
         for word, tag in enumerate(tags):
             if tag not in numbers:
-                original = (sentence.original_tags or tags)[word]
-                iob2 = f" ({tag} in IOB2)" if original != tag else ""
                 hint = did_you_mean(str(tag), labels)
                 raise in_file(
                     sentence.path,
-                    f"the tag {original!r}{iob2} is not one of the labels "
+                    f"the tag {tag!r} is not one of the labels "
                     f"{listed(labels)}.{hint} Fix the tag, or train with "
                     "`labels` that include it.",
                     sentence.lines[word],
@@ -479,33 +451,13 @@ def choose_labels(
     try:
         entities(labels)
     except ValueError as error:
-        advice = "Pass them with `labels`, in the order of the model."
-        if all(map(is_entity_tag, labels)):
-            advice = "bert_tf.TokenTagger takes models with other tags."
         raise InputError(
-            f"The labels must be tags of IOB2. {error} {advice}"
+            f"The labels must be tags of IOB2. {error} Pass them with "
+            "`labels`, in the order of the model. bert_tf.TokenTagger takes "
+            "models with other tags."
         ) from None
     if len(set(labels)) < len(labels):
         raise wrong_value("`labels`", "different", ",".join(labels))
     if known and sorted(known) == sorted(labels):
         return tuple(known)
     return tuple(labels)
-
-
-def word_tags(
-    label_ids: np.ndarray,
-    label_mask: np.ndarray,
-    sentences: Sequence[Sentence],
-    labels: Sequence[str],
-) -> list[tuple[str, ...]]:
-    """Converts the label ids of tokens to the tags of each sentence's words.
-
-    The label ids, for example predicted ones, and the feature `label_mask` are
-    [n, L]. The n rows were made from the sentences and contain all words.
-    """
-    numbers = label_ids[label_mask > 0].tolist()
-    lengths = [len(sentence.words) for sentence in sentences]
-    if len(numbers) != sum(lengths):
-        raise ValueError(f"Got {len(numbers)} labels for {sum(lengths)} words.")
-    tags = (labels[number] for number in numbers)
-    return [tuple(itertools.islice(tags, length)) for length in lengths]

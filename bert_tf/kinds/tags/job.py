@@ -14,13 +14,7 @@ from bert_tf.jobs.fine_tuning import Split, Steps, fine_tune
 from bert_tf.jobs.start import Start, resolve
 from bert_tf.jobs.trainings import TrainingResult
 from bert_tf.kinds.tags import conll_files as conll
-from bert_tf.kinds.tags.conll_files import (
-    ConllFile,
-    TaggingEncoding,
-    label_numbers,
-    read_conll,
-    write_conll,
-)
+from bert_tf.kinds.tags.conll_files import ConllFile, TaggingEncoding
 from bert_tf.kinds.tags.graph import ServedTagger
 from bert_tf.kinds.tags.options import NerConfig
 from bert_tf.kinds.tags.task import TaggingTask
@@ -39,7 +33,7 @@ def run(
     conll_files = {split: _read(config, split) for split in splits}
     encoding = _encoding(config, start, conll_files.get("train"))
     for file in conll_files.values():
-        label_numbers(file.sentences, encoding.labels)
+        conll.label_numbers(file.sentences, encoding.labels)
     rate = start.classifier_dropout
     task = make_task(
         start.config,
@@ -71,12 +65,12 @@ class _Steps(Steps):
     ) -> None:
         path = os.path.join(folder, f"{split.name}_predictions.txt")
         tags = self.task.tags(predictions, split.examples)
-        write_conll(path, self._conll_files[split.name], tags)
+        conll.write_conll(path, self._conll_files[split.name], tags)
 
 
 def _read(config: NerConfig, split: str) -> ConllFile:
     """Reads the file of a split; a test file need not have tags."""
-    return read_conll(
+    return conll.read_conll(
         config.find_file(split),
         word_column=config.word_column,
         tag_column=config.tag_column,

@@ -1,5 +1,6 @@
 """The task of labeling every word: named entities, parts of speech."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,7 +16,6 @@ from bert_tf.kinds.tags.conll_files import (
     TaggingEncoding,
     is_entity_tag,
     to_iob2,
-    word_tags,
 )
 from bert_tf.modeling.heads import BertTokenClassifier
 from bert_tf.tasks.metrics import entity_scores
@@ -137,12 +137,13 @@ class TaggingTask(FineTuningTask):
         sentences: Sequence[Sentence],
     ) -> list[tuple[str, ...]]:
         """Returns the predicted tags of the words of each sentence."""
-        return word_tags(
-            predictions["predicted_ids"],
-            predictions["label_mask"],
-            sentences,
-            self.labels,
-        )
+        is_word = predictions["label_mask"] > 0
+        ids = predictions["predicted_ids"][is_word].tolist()
+        tags = (self.labels[number] for number in ids)
+        return [
+            tuple(itertools.islice(tags, len(sentence.words)))
+            for sentence in sentences
+        ]
 
     def score(
         self,

@@ -6,12 +6,8 @@ similar length, and returned in order, so memory does not grow with the file.
 """
 
 import contextlib
-import dataclasses
 import io
 import json
-import os
-import re
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -106,32 +102,28 @@ def choose_layers(layers: str, config: BertConfig) -> dict[str, Choice]:
       InputError: If a layer does not exist or is named twice.
     """
     count = config.num_hidden_layers
-    blocks = [f"layer_{n}" for n in range(count)]
     known = {name: c for name, c in CHOICES.items() if c.num_layers <= count}
-    choices: dict[str, Choice] = {}
+    names = listed([*known, ALL], last="or")
+    for n in range(count):
+        # State 0 is the embeddings.
+        block = Choice(slice(n + 1, n + 2))
+        known |= dict.fromkeys((str(n), str(n - count), f"layer_{n}"), block)
+    chosen: list[str] = []
     for item in map(str.strip, layers.split(",")):
-        for name in blocks if item == ALL else [item]:
-            if name in choices:
-                raise wrong_value(
-                    "`layers`", "a list of different layers", layers
-                )
-            if name in known:
-                choices[name] = known[name]
-                continue
-            # `int` would accept spaces and underscores.
-            match = re.fullmatch(r"(?:layer_(?=\d))?(-?\d+)", name, re.ASCII)
-            if not match or not -count <= int(match[1]) < count:
-                names = listed([*known, ALL], last="or")
-                raise wrong_value(
-                    "`layers`",
-                    f"from {-count} to {count - 1}, layer_0 to "
-                    f"layer_{count - 1}, {names}",
-                    name,
-                )
-            # State 0 is the embeddings.
-            state = int(match[1]) % count + 1
-            choices[name] = Choice(slice(state, state + 1))
-    return choices
+        chosen += (
+            [f"layer_{n}" for n in range(count)] if item == ALL else [item]
+        )
+    for name in chosen:
+        if name not in known:
+            raise wrong_value(
+                "`layers`",
+                f"from {-count} to {count - 1}, layer_0 to layer_{count - 1}, "
+                f"{names}",
+                name,
+            )
+    if len({*chosen}) < len(chosen):
+        raise wrong_value("`layers`", "a list of different layers", layers)
+    return {name: known[name] for name in chosen}
 
 
 def fill_padding(x, input_mask, value):
@@ -358,75 +350,29 @@ def npz_writer(path: str, vocab: Sequence[str]) -> Iterator[Write]:
     int32 [tokens]. The tokens of line i are the rows from `offsets[i]` to
     `offsets[i + 1]`, int64 [n + 1].
 
-    A `.npy` file begins with its length, which is known at the end only. Until
-    then each array is in a temporary file: beside the output if that is
-    local, else in the system's temporary folder.
+    The arrays are in memory until the end.
     """
     del vocab
-    folder = None
-    if not files.is_remote(path):
-        folder = os.path.dirname(files.follow_links(path))
-    with files.atomic_writer(path) as file, contextlib.ExitStack() as stack:
-        columns: dict[str, _Column] = {}
+    columns: dict[str, list[np.ndarray]] = {}
 
-        def append(name: str, rows: np.ndarray) -> int:
-            if name not in columns:
-                temporary = stack.enter_context(
-                    tempfile.TemporaryFile(dir=folder)
-                )
-                columns[name] = _Column(temporary, rows.shape[1:], rows.dtype)
-            return columns[name].append(rows)
+    def write(text: TextFeatures) -> None:
+        rows = {**text.vectors, "input_ids": text.input_ids}
+        if text.is_pooled:
+            rows = {n: x[np.newaxis] for n, x in text.vectors.items()}
+        for name, values in rows.items():
+            columns.setdefault(name, []).append(values)
 
-        def write(text: TextFeatures) -> None:
-            if text.is_pooled:
-                for name, vector in text.vectors.items():
-                    append(name, vector[np.newaxis])
-                return
-            if not columns:
-                append("offsets", np.zeros(1, np.int64))
-            for name, rows in text.vectors.items():
-                append(name, rows)
-            append("offsets", np.array([append("input_ids", text.input_ids)]))
-
+    with files.atomic_writer(path) as file:
         yield write
-        target = _OneWay(file) if files.is_remote(path) else file
-        np.savez(target, **{n: x.read() for n, x in columns.items()})
-
-
-class _OneWay(io.RawIOBase):
-    """A file that zipfile can write without seeking.
-
-    TensorFlow's files do not all support `tell`, and their `write` returns
-    nothing.
-    """
-
-    def __init__(self, file: Any):
-        self._file = file
-
-    def write(self, data: Any) -> int:
-        self._file.write(bytes(data))
-        return len(data)
-
-
-@dataclasses.dataclass
-class _Column:
-    """An array in a temporary file, which may be too large for memory."""
-
-    file: Any
-    row_shape: tuple[int, ...]
-    dtype: np.dtype
-    count: int = 0
-
-    def append(self, rows: np.ndarray) -> int:
-        """Appends rows and returns the number of all rows."""
-        self.file.write(rows.tobytes())
-        self.count += len(rows)
-        return self.count
-
-    def read(self) -> np.ndarray:
-        self.file.flush()
-        shape = (self.count, *self.row_shape)
-        return np.memmap(self.file, self.dtype, "r", shape=shape)
+        if "input_ids" in columns:
+            lengths = [len(ids) for ids in columns["input_ids"]]
+            columns["offsets"] = [np.cumsum([0, *lengths])]
+        arrays = {n: np.concatenate(columns.pop(n)) for n in [*columns]}
+        # Remote files cannot be written in parts by zipfile.
+        target = io.BytesIO() if files.is_remote(path) else file
+        np.savez(target, **arrays)
+        if target is not file:
+            file.write(target.getvalue())
 
 
 WRITERS = {"jsonl": jsonl_writer, "npz": npz_writer}

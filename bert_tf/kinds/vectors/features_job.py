@@ -6,9 +6,10 @@ Its options and files are explained in features_options.py.
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -25,21 +26,14 @@ from bert_tf.jobs.start import (
     vocabulary_checksum,
     with_recorded,
 )
-from bert_tf.kinds.vectors.features import (
-    WRITERS,
-    Choice,
-    TextFeatures,
-    VectorTask,
-    choose_layers,
-    extract,
-    how_many_at_a_time,
-    read_texts,
-    vectors,
-)
+from bert_tf.kinds.vectors import features as text_features
+from bert_tf.kinds.vectors.features import Choice, TextFeatures
 from bert_tf.kinds.vectors.features_options import FeaturesConfig
-from bert_tf.kinds.vectors.graph import ServedEncoder
+from bert_tf.kinds.vectors.task import pool
 from bert_tf.modeling.encoder import BertModel
 from bert_tf.serving.export import export, require_export_dir
+from bert_tf.serving.served import Served
+from bert_tf.serving.windows import Tensors
 from bert_tf.tasks.encoding import TextEncoding
 from bert_tf.training.distribution import is_chief
 from bert_tf.training.estimator import Estimator
@@ -77,7 +71,7 @@ def run(config: FeaturesConfig) -> list[str]:
         )
     choices = {}
     if config.input_file or are_chosen:
-        choices = choose_layers(config.layers, start.config)
+        choices = text_features.choose_layers(config.layers, start.config)
     strategy = settings.connect(config)
     facts = {
         "config": start.config.to_dict(),
@@ -114,7 +108,8 @@ def _export(
     chosen = ()
     if choices is not None:
         pooling = config.pooling
-        chosen = (functools.partial(vectors, choices=choices, pooling=pooling),)
+        choose = text_features.vectors
+        chosen = (functools.partial(choose, choices=choices, pooling=pooling),)
     served = ServedEncoder(model, encoding, *chosen)
     export(served, config.export_dir, source=start.init_checkpoint)
 
@@ -127,13 +122,15 @@ def _write_features(
 ) -> None:
     """Computes the vectors of all texts; the chief writes them."""
     # Reading all texts first reports errors before anything is computed.
-    count = sum(1 for _ in read_texts(config.input_file))
+    count = sum(1 for _ in text_features.read_texts(config.input_file))
     if not count:
         raise in_file(config.input_file, "there is no text.")
     texts = _extract(config, start, strategy, choices)
     writer = contextlib.nullcontext(lambda text: None)
     if is_chief(strategy):
-        writer = WRITERS[config.output_format](config.output_file, start.vocab)
+        writer = text_features.WRITERS[config.output_format](
+            config.output_file, start.vocab
+        )
     with writer as write:
         for text in processes.track(
             texts, lambda _: 1, "Computing", "texts", count
@@ -149,7 +146,7 @@ def _extract(
 ) -> Iterator[TextFeatures]:
     """Returns the features of every text, in order."""
     estimator = Estimator(
-        VectorTask(start.config, choices, config.pooling),
+        text_features.VectorTask(start.config, choices, config.pooling),
         strategy,
         # By default not compiled: texts of a file have many lengths.
         TrainingConfig(jit_compile=bool(settings.jit_compile(config))),
@@ -170,11 +167,11 @@ def _extract(
 
     is_pooled = config.pooling != "none"
     replicas = strategy.num_replicas_in_sync
-    return extract(
-        read_texts(config.input_file),
+    return text_features.extract(
+        text_features.read_texts(config.input_file),
         start.encoding(TextEncoding, config.max_seq_length),
         predict,
-        texts_at_a_time=how_many_at_a_time(
+        texts_at_a_time=text_features.how_many_at_a_time(
             choices,
             start.config,
             vectors_per_text=1 if is_pooled else config.max_seq_length,
@@ -183,3 +180,67 @@ def _extract(
         doc_stride=config.doc_stride,
         pooling=config.pooling,
     )
+
+
+# The exported model.
+
+
+def pooled_and_mean(
+    outputs: Tensors, input_mask: tf.Tensor
+) -> dict[str, tf.Tensor]:
+    """Returns two embeddings of each text.
+
+    Args:
+      outputs: The outputs of a `BertModel`.
+      input_mask: int32 [B, S].
+
+    Returns:
+      Two float32 [B, H]: `pooled_output` of [CLS], and `mean`, the mean of the
+      last layer over all tokens with [CLS] and [SEP], as
+      `extract_features.py --layers=-1 --pooling=mean` computes it.
+    """
+    return {
+        "pooled_output": pool(outputs, input_mask, "pooled"),
+        "mean": pool(outputs, input_mask, "mean"),
+    }
+
+
+class ServedEncoder(Served):
+    """Maps texts to embeddings.
+
+    With embeddings of all tokens, answers also have `tokens`, strings [B, S],
+    and `num_tokens`, int32 [B]; padding has the token "" and zeros.
+
+    Args:
+      model: A `BertModel`, built.
+      encoding: How texts became ids in training.
+      choose: Maps the outputs of the model and `input_mask`, int32 [B, S], to
+        floats by name, [B, W], or [B, S, W] for embeddings of all tokens.
+    """
+
+    kind = "encoder"
+
+    def __init__(
+        self,
+        model: keras.Model,
+        encoding: TextEncoding,
+        choose: Callable[..., dict[str, tf.Tensor]] = pooled_and_mean,
+    ):
+        super().__init__(model, encoding)
+        self._choose = choose
+
+    def answer_tokens(self, features: Tensors) -> dict[str, tf.Tensor]:
+        """Returns the embeddings for rows of `INPUTS`, int32 [B, S]."""
+        mask = features["input_mask"]
+        chosen = self._choose(self.model(features), mask)
+        if all(vectors.shape.rank == 2 for vectors in chosen.values()):
+            return chosen
+        names = self.token_names(features["input_ids"])
+        return {
+            "num_tokens": tf.reduce_sum(mask, axis=1),
+            "tokens": tf.where(mask > 0, names, ""),
+            **{
+                name: text_features.fill_padding(vectors, mask, 0.0)
+                for name, vectors in chosen.items()
+            },
+        }

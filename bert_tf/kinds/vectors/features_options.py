@@ -33,7 +33,7 @@ from bert_tf.jobs.settings import (
     ExportDirOptions,
     PretrainedOptions,
 )
-from bert_tf.tasks.windows import WINDOW_POOLINGS
+from bert_tf.tasks.encoding import WINDOW_POOLINGS
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

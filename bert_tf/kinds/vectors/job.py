@@ -9,21 +9,15 @@ from collections.abc import Mapping
 
 import numpy as np
 import tensorflow as tf
-from absl import logging
 
 from bert_tf.errors import InputError, in_file, listed
 from bert_tf.jobs import settings
 from bert_tf.jobs.fine_tuning import Split, Steps, fine_tune
 from bert_tf.jobs.start import Start, resolve
 from bert_tf.jobs.trainings import TrainingResult
+from bert_tf.kinds.vectors import task as vectors
 from bert_tf.kinds.vectors.options import LARGEST, EmbeddingsConfig
-from bert_tf.kinds.vectors.task import (
-    DEFAULTS,
-    EmbeddingTask,
-    number_texts,
-    numbers_of,
-    require_negatives,
-)
+from bert_tf.kinds.vectors.task import EmbeddingTask
 from bert_tf.serving.served import ServedTask
 from bert_tf.tasks.datasets import SplitFile
 from bert_tf.tasks.encoding import Encoding
@@ -80,7 +74,7 @@ class _Steps(Steps):
     def __init__(self, task: EmbeddingTask, splits: list[Split]):
         super().__init__(task)
         # The pairs to train on that have no similarity.
-        self._text_ids = numbers_of(
+        self._text_ids = vectors.numbers_of(
             (example.text_a, example.text_b)
             for split in splits
             for example in split.examples
@@ -92,13 +86,13 @@ class _Steps(Steps):
     ) -> None:
         """See `require_negatives`."""
         size = batch_per_replica(training, strategy)
-        require_negatives(
+        vectors.require_negatives(
             self._text_ids, size // training.gradient_accumulation_steps
         )
 
     def complete(self, split: Split) -> Split:
         assert split.features is not None
-        features = number_texts(split.features)
+        features = vectors.number_texts(split.features)
         return dataclasses.replace(split, features=features)
 
     def write(
@@ -122,16 +116,10 @@ def _with_pooling(config: EmbeddingsConfig, start: Start) -> EmbeddingsConfig:
         )
     missing = {
         name: start.trained_with.get(name, default)
-        for name, default in DEFAULTS.items()
+        for name, default in vectors.DEFAULTS.items()
         if getattr(config, name) is None
     }
-    config = dataclasses.replace(config, **missing)
-    logging.info(
-        "Using `pooling=%s` `normalize=%s`",
-        config.pooling,
-        str(config.normalize).lower(),
-    )
-    return config
+    return dataclasses.replace(config, **missing)
 
 
 def _read(part: SplitFile, largest: float, is_scored: bool) -> Split:
@@ -150,4 +138,4 @@ def _read(part: SplitFile, largest: float, is_scored: bool) -> Split:
                 "`max_score`.",
             )
         examples[n] = dataclasses.replace(example, label=score / largest)
-    return Split(part.split, examples, part.files)
+    return Split(part.split, examples, [part.path])

@@ -55,10 +55,10 @@ def classify(**flags):
         # Files.
         ({"vocab_file": "no"}, "^Cannot read no: No such file or directory."),
         ({"unlabeled_file": "no", **TEACHER}, "^Cannot read no: No such file"),
-        ({"do_predict": True}, "no test.tsv, the test set of cola; the folder"),
+        ({"do_predict": True}, "no test.tsv, the test set of cola."),
         (
             {"task_name": "custom", "train_file": "no"},
-            "no no, the training set of custom; the folder has",
+            "no no, the training set of custom.",
         ),
     ],
 )

@@ -101,7 +101,7 @@ CASES = {
     "embeddings": (
         ["--task_name=sts-b", *RUN],
         ["--data_dir=missing", *TINY],
-        "missing: no train.tsv, the training set of sts-b; there is no such",
+        "missing: no train.tsv, the training set of sts-b.",
         ["--data_dir=.", *TINY, "--early_stopping_patience=2"],
         "--early_stopping_patience has no effect without --save_best",
     ),

@@ -6,14 +6,14 @@ import pytest
 
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
+from bert_tf.kinds.masked_words.job import fill
 from bert_tf.modeling.heads import BertPretrainer
-from bert_tf.tasks.encoding import TextEncoding
-from bert_tf.tasks.masked_words import fill_mask, next_sentence
+from bert_tf.tasks.masked_words import MaskedWordsTask, MaskEncoding
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 WORDS = (*SPECIAL, "the", "cat", "sat", "on", "mat", "##s", ".")
 # The model has more positions.
-ENCODING = TextEncoding(WORDS, True, None, 13)
+ENCODING = MaskEncoding(WORDS, True, None, 13)
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +34,11 @@ def model() -> BertPretrainer:
     for weight in model.weights:
         weight.assign(9 * weight)
     return model
+
+
+def filled(model, text, text_b=None, **options):
+    task = MaskedWordsTask(model.config, ENCODING, **options)
+    return fill(model, task, text, text_b)
 
 
 def outputs_of(model, tokens, **more):
@@ -72,7 +77,7 @@ def test_candidates_are_the_softmax_of_their_position(
     outputs = outputs_of(model, tokens, masked_lm_positions=positions)
     logits = outputs["masked_lm_logits"][0, :, : len(WORDS)]
     for top_k in (3, 999):
-        blanks = fill_mask(model, ENCODING, text, top_k, text_b)
+        blanks = filled(model, text, text_b, top_k=top_k).blanks
         for blank, row in zip(blanks, softmax(logits), strict=True):
             best = np.argsort(-row)[:top_k]
             assert [word for word, _ in blank] == [WORDS[i] for i in best]
@@ -86,14 +91,13 @@ def test_next_sentence_is_the_softmax_of_its_head(model):
         ("", "[CLS] the [SEP] [SEP]"),
     ):
         logits = outputs_of(model, tokens)["next_sentence_logits"]
-        follows = next_sentence(model, ENCODING, "the", text_b)
+        follows = filled(model, "the", text_b).next_sentence
         assert follows == pytest.approx(softmax(logits)[0, 0], rel=1e-4)
 
 
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
-        ("the", {"text_b": "cat"}, r"no \[MASK\]: \('the', 'cat'\)"),
         ("the cat", {}, r"no \[MASK\]: 'the cat'"),
         ("[MASK]", {"top_k": 0}, "^top_k must be a positive integer; got 0"),
         (
@@ -107,13 +111,13 @@ def test_next_sentence_is_the_softmax_of_its_head(model):
 )
 def test_invalid_arguments(model, text, options, message):
     with pytest.raises(InputError, match=message):
-        fill_mask(model, ENCODING, text, **options)
+        filled(model, text, **options)
 
 
 def test_long_texts_are_truncated(model):
     """At `max_seq_length`, though the model has more positions."""
-    [longest] = fill_mask(model, ENCODING, "[MASK]" + " cat" * 10)
-    assert fill_mask(model, ENCODING, "[MASK]" + " cat" * 99) == [longest]
-    fill_mask(model, ENCODING, "cat " * 10 + "[MASK]")
-    follows = next_sentence(model, ENCODING, "cat " * 9, "mat")
-    assert next_sentence(model, ENCODING, "cat " * 99, "mat") == follows
+    longest = filled(model, "[MASK]" + " cat" * 10).blanks
+    assert filled(model, "[MASK]" + " cat" * 99).blanks == longest
+    filled(model, "cat " * 10 + "[MASK]")
+    follows = filled(model, "cat " * 9, "mat").next_sentence
+    assert filled(model, "cat " * 99, "mat").next_sentence == follows
