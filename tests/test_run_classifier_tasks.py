@@ -58,7 +58,7 @@ def flags_of(task, folder):
     """Returns the flags of a task and of the model's files."""
     return {
         **fine_tuning_runs.write_model(folder),
-        "task_name": "custom" if task in CUSTOM else task.split("_raw")[0],
+        "task_name": "custom" if task in CUSTOM else task,
         "data_dir": sentence_files.write(folder / "data", task),
         "do_eval": True,
         **CUSTOM.get(task, {}),

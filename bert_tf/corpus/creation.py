@@ -257,16 +257,15 @@ def serialize_chunk(
         vocabulary.sep_id,
     )
     masked = masking.mask(
-        sequences.input_ids,
-        sequences.input_mask,
+        sequences["input_ids"],
+        sequences["input_mask"],
         config,
         vocabulary.masking,
         randomness.keys(config.seed(MASKING), chunk_numbers(config, chunk)),
     )
     batch = {
+        **sequences,
         "input_ids": masked.input_ids,
-        "input_mask": sequences.input_mask,
-        "segment_ids": sequences.segment_ids,
         "masked_lm_positions": masked.positions,
         "masked_lm_ids": masked.ids,
         "masked_lm_weights": masked.weights,
@@ -274,7 +273,7 @@ def serialize_chunk(
     }
     counts = collections.Counter(
         random_next=int(spans["is_random_next"].sum()),
-        instance_tokens=int(sequences.input_mask.sum()),
+        instance_tokens=int(sequences["input_mask"].sum()),
         masked_as_mask=masked.num_mask,
         masked_as_random=masked.num_random,
         masked_as_kept=masked.num_kept,

@@ -273,22 +273,13 @@ def _target_lengths(config: CreationConfig, keys: np.ndarray) -> np.ndarray:
     return np.where(is_short, short, longest)
 
 
-@dataclasses.dataclass(frozen=True)
-class Sequences:
-    """A batch of n sequences of L positions, before masking."""
-
-    input_ids: np.ndarray  # int32 [n, L], padded with 0.
-    input_mask: np.ndarray  # bool [n, L], False for padding.
-    segment_ids: np.ndarray  # int8 [n, L], 1 in B and its [SEP].
-
-
 def gather(
     read: Reader,
     spans: np.ndarray,
     max_seq_length: int,
     cls_id: int,
     sep_id: int,
-) -> Sequences:
+) -> dict[str, np.ndarray]:
     """Builds [CLS] A [SEP] B [SEP] sequences with padding.
 
     If the length of B is 0, its [SEP] is left out too.
@@ -297,6 +288,10 @@ def gather(
       read: Returns the concatenated slices of the tokens of the corpus.
       spans: SPAN [n].
       max_seq_length: L.
+
+    Returns:
+      `input_ids`, int32 [n, L], padded with 0; `input_mask`, bool [n, L], False
+      for padding; and `segment_ids`, int8 [n, L], 1 in B and its [SEP].
     """
     column = np.arange(max_seq_length)  # [L], broadcast against [n, 1]
     a_sep = spans["a_length"][:, np.newaxis] + 1
@@ -314,4 +309,8 @@ def gather(
         np.stack([spans["a_length"], spans["b_length"]], axis=1).ravel(),
     )
     segment_ids = input_mask & (column > a_sep)
-    return Sequences(input_ids, input_mask, segment_ids.view(np.int8))
+    return {
+        "input_ids": input_ids,
+        "input_mask": input_mask,
+        "segment_ids": segment_ids.view(np.int8),
+    }

@@ -380,19 +380,20 @@ def find_readable(paths: Sequence[str]) -> ReadableRecords:
       InputError: A file cannot be read, or is not a TFRecord file.
     """
     logging.info("Reading %d file(s) to find damaged records", len(paths))
+    counts, num_damaged = {}, 0
     with futures.ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
-        found = dict(zip(paths, pool.map(_count_readable, paths), strict=True))
-    num_damaged = sum(fault is not None for _, fault in found.values())
-    for count, fault in found.values():
-        if fault:
-            logging.warning(
-                "%s The rest of the file is skipped; the %d records before are "
-                "used",
-                fault,
-                count,
-            )
+        found = zip(paths, pool.map(_count_readable, paths), strict=True)
+        for path, (count, fault) in found:
+            counts[path] = count
+            if fault:
+                num_damaged += 1
+                logging.warning(
+                    "%s The rest of the file is skipped; the %d records before "
+                    "are used",
+                    fault,
+                    count,
+                )
     logging.info("Damaged files: %d of %d", num_damaged, len(paths))
-    counts = {path: count for path, (count, _) in found.items()}
     return ReadableRecords(counts, num_damaged)
 
 

@@ -84,18 +84,15 @@ def classification_schema(
       has_windows: Whether a row is a window of a text, so that there are also
         `window_numbers`, 0 for the first of a text, and `num_windows`.
     """
-    choices = (num_choices,) if problem == "multiple_choice" else ()
-    if problem == "similarity":
-        choices = (2,)
-    if problem in ("regression", "similarity"):
-        label = Feature("label_ids", (), "float32")
-    elif problem == "multi_label":
-        label = Feature("label_ids", (num_labels,))
-    else:
-        label = Feature("label_ids", ())
+    sides = {"multiple_choice": (num_choices,), "similarity": (2,)}
+    label = Feature(
+        "label_ids",
+        (num_labels,) if problem == "multi_label" else (),
+        "float32" if problem in ("regression", "similarity") else "int64",
+    )
     names = ("window_numbers", "num_windows") if has_windows else ()
     return (
-        *_sequences(INPUTS, *choices, max_seq_length),
+        *_sequences(INPUTS, *sides.get(problem, ()), max_seq_length),
         label,
         Feature("is_real_example", ()),
         *(Feature(name, ()) for name in names),

@@ -378,16 +378,13 @@ def read_jsonl(path: str) -> Iterator[tuple[dict[str, Any], str]]:
 
 def json_object(line: str) -> dict[str, Any]:
     """Parses a line that must hold one JSON object; else raises ValueError."""
-    value: Any = None
-    problem = ""
     try:
         value = json.loads(line, strict=False)
+        if isinstance(value, dict):
+            return value
+        problem = f"found a {type(value).__name__}"
     except json.JSONDecodeError as error:
         problem = f"{error.msg} (column {error.colno})"
     if line.lstrip().startswith("["):
         problem = "found an array. Convert the file with jq -c '.[]'"
-    elif not problem and not isinstance(value, dict):
-        problem = f"found a {type(value).__name__}"
-    if problem:
-        raise ValueError(f"expected one JSON object per line: {problem}.")
-    return value
+    raise ValueError(f"expected one JSON object per line: {problem}.")

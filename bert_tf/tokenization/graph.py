@@ -123,16 +123,14 @@ class BertTokenizer(keras.layers.Layer):
         self._python = wordpiece.FullTokenizer(
             vocabulary, do_lower_case, strip_accents
         )
-        vocab = self._python.vocab
+        vocab, names = self._python.vocab, ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
         vocabulary_file.require_special_tokens(
-            vocab,
-            ("[PAD]", "[UNK]", "[CLS]", "[SEP]"),
-            vocabulary_file.source_of(vocabulary),
+            vocab, names, vocabulary_file.source_of(vocabulary)
         )
         self.max_seq_length = max_seq_length
         self.padding = padding
-        self._pad_id, self._unk_id, self._cls_id, self._sep_id = (
-            vocab[token] for token in ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
+        self._pad_id, self._unk_id, self._cls_id, self._sep_id = map(
+            vocab.__getitem__, names
         )
 
     def __repr__(self) -> str:

@@ -272,15 +272,12 @@ def assigned_characters() -> set[str]:
 
     No other character is changed or affects its neighbors.
     """
-    characters = list(map(chr, range(NUM_CODE_POINTS)))
-    ideographs = (characters[a : b + 1] for a, b in _CJK_BLOCKS)
-    categories = map(_category, characters)
     assigned = {
         character
-        for character, category in zip(characters, categories, strict=True)
-        if category not in ("Cn", "Co", "Cs")
+        for character in map(chr, range(NUM_CODE_POINTS))
+        if _category(character) not in ("Cn", "Co", "Cs")
     }
-    return assigned.union(*ideographs)
+    return assigned.union(*(map(chr, range(a, b + 1)) for a, b in _CJK_BLOCKS))
 
 
 def sigma_context(character: str) -> tuple[bool, bool]:

@@ -224,15 +224,15 @@ def test_gather_puts_segments_between_specials():
         return np.concatenate([np.arange(*ends) for ends in slices])
 
     sequences = instances.gather(read, spans, 10, cls_id=900, sep_id=901)
-    assert sequences.input_ids.tolist() == [
+    assert sequences["input_ids"].tolist() == [
         [900, 7, 8, 901, 31, 32, 33, 901, 0, 0],
         [900, 50, 51, 52, 53, 901, 0, 0, 0, 0],
         [900, 3, 901, 9, 10, 11, 12, 13, 14, 901],
     ]
     np.testing.assert_array_equal(
-        sequences.input_mask, sequences.input_ids != 0
+        sequences["input_mask"], sequences["input_ids"] != 0
     )
-    assert sequences.segment_ids.tolist() == [
+    assert sequences["segment_ids"].tolist() == [
         [0, 0, 0, 0, 1, 1, 1, 1, 0, 0],
         [0] * 10,
         [0, 0, 0, 1, 1, 1, 1, 1, 1, 1],

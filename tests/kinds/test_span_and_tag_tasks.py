@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from bert_tf.errors import InputError
 from bert_tf.kinds.spans.squad_files import SpanEncoding
-from bert_tf.kinds.spans.task import SpanTask
+from bert_tf.kinds.spans.task import SpanTask, best_indexes
 from bert_tf.kinds.tags.conll_files import TaggingEncoding
 from bert_tf.kinds.tags.task import TaggingTask
 from bert_tf.modeling.variables import checkpoint_variables
@@ -138,7 +138,7 @@ def test_best_indexes(count, length):
     # Equal logits stay in order.
     outputs["start_logits"][2:] = [0, 2, 1, 2, 1, 2, 0, 2, 1, 9, 9]
     features, outputs = cut(windows(LENGTHS), length), cut(outputs, length)
-    kept = as_arrays(spans(n_best_size=count).predictions(features, outputs))
+    kept = as_arrays(best_indexes(outputs, features["input_mask"], count))
     for name in ("start", "end"):
         indexes, scores = kept[f"{name}_indexes"], kept[f"{name}_logits"]
         assert indexes.shape == scores.shape == (B, count)
@@ -155,7 +155,7 @@ def test_best_indexes(count, length):
 
 def test_best_indexes_have_a_static_shape():
     """XLA needs it, even if the sequence length is unknown."""
-    task = spans(n_best_size=13)
+    task = spans()
     features, outputs = windows(LENGTHS), span_logits()
     expected = as_arrays(task.predictions(features, outputs))
     arguments = [
@@ -163,8 +163,8 @@ def test_best_indexes_have_a_static_shape():
         for dict_ in (features, outputs)
     ]
     graph = tf.function(task.predictions, arguments).get_concrete_function()
-    assert graph.structured_outputs["start_indexes"].shape[1] == 13
-    assert graph.structured_outputs["end_logits"].shape[1] == 13
+    assert graph.structured_outputs["start_indexes"].shape[1] == S
+    assert graph.structured_outputs["end_logits"].shape[1] == S
     compiled = tf.function(task.predictions, jit_compile=True)
     for name, value in as_arrays(compiled(features, outputs)).items():
         np.testing.assert_allclose(value, expected[name], rtol=1e-6)

@@ -12,6 +12,7 @@ import tensorflow_text  # noqa: F401 (for the op of the tokenizer)
 from bert_tf.data.schema import INPUTS
 from bert_tf.errors import InputError
 from bert_tf.kinds.classification.graph import ServedMultipleChoice
+from bert_tf.kinds.masked_words.job import fill
 from bert_tf.kinds.vectors.features import choose_layers, vectors
 from bert_tf.kinds.vectors.features_job import ServedEncoder
 from bert_tf.modeling.encoder import BertModel
@@ -26,7 +27,7 @@ from bert_tf.serving.windows import BATCH_SIZE, in_batches
 from bert_tf.tasks import predictions
 from bert_tf.tasks.encoding import Encoding, TextEncoding
 from bert_tf.tasks.examples import Example
-from bert_tf.tasks.masked_words import fill_mask
+from bert_tf.tasks.masked_words import MaskedWordsTask, MaskEncoding
 from bert_tf.tasks.predictions import THRESHOLD
 from tests.serving import small_exports
 from tests.serving.small_served import (
@@ -292,7 +293,9 @@ def assert_words(answers, row, filling, text):
 
     Words that are almost equally likely may change places.
     """
-    expected = fill_mask(filling.model, ENCODING, text, len(VOCAB))
+    model, encoding = filling.model, MaskEncoding(**vars(ENCODING))
+    task = MaskedWordsTask(model.config, encoding, top_k=len(VOCAB))
+    expected = fill(model, task, text).blanks
     count = len(expected)
     assert answers["num_blanks"][row] == count
     for words, chances, candidates in zip(

@@ -79,15 +79,15 @@ def opened(master: str | None) -> "Iterator[SparkEngine]":
     before = SparkSession.getActiveSession()
     session = before or _start(master)
     engine = SparkEngine(session)
-    try:
-        with _one_line_errors():
+    with _one_line_errors():
+        try:
             yield engine
-    finally:
-        with _if_java_lives():
-            if before:
-                engine.free()
-            else:
-                session.stop()
+        finally:
+            with _if_java_lives():
+                if before:
+                    engine.free()
+                else:
+                    session.stop()
 
 
 @contextlib.contextmanager

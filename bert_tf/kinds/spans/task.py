@@ -247,10 +247,11 @@ def _allowed_spans(
     window, start, end = np.nonzero(
         are_spans(firsts, lasts, begins, ends, is_max, max_answer_length)
     )
-    logits = [windows[f"{name}_logits"].astype(np.float64) for name in _ENDS]
     return (
-        *(begins[window, start], ends[window, end]),
-        *(logits[0][window, start], logits[1][window, end]),
+        begins[window, start],
+        ends[window, end],
+        windows["start_logits"][window, start].astype(np.float64),
+        windows["end_logits"][window, end].astype(np.float64),
     )
 
 
