@@ -9,7 +9,7 @@ import in_process
 import pytest
 from checkout import ROOT
 
-from bert_tf.checkpoints import google
+from bert_tf.checkpoints import tf1
 from bert_tf.checkpoints.pretrained import open_pretrained
 from tests.checkpoints.small_models import (
     arrays,
@@ -29,8 +29,8 @@ def places(tmp_path_factory):
     for name in ("release", "training", "bare", "cut", "full", "pickle"):
         (folder / name).mkdir()
     whole = pretrained("pretraining")
-    google.write(str(folder / "release"), whole)
-    google.write(str(folder / "training"), whole, slots(WEIGHTS))
+    tf1.write_pretrained(str(folder / "release"), whole)
+    tf1.write_pretrained(str(folder / "training"), whole, slots(WEIGHTS))
     for path in (folder / "release").iterdir():
         content = path.read_bytes()
         if path.name.startswith("bert_model"):
@@ -96,13 +96,12 @@ def test_a_round_trip_in_two_commands(places, run, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert lines[0].startswith(f"read        {len(WEIGHTS)} variables, ")
-    assert lines[1].startswith(f"written     {len(WEIGHTS)} variables, ")
-    assert lines[2].startswith(f"left over   {2 * len(WEIGHTS) + 1}: ")
-    assert lines[3] == "missing     0"
+    assert lines[0].startswith("verified    outputs differ by 0 ")
+    assert lines[1].startswith(f"read        {len(WEIGHTS)} variables, ")
+    assert lines[2].startswith(f"written     {len(WEIGHTS)} variables, ")
+    assert lines[3].startswith(f"left over   {2 * len(WEIGHTS) + 1}: ")
     assert "2 layers of 12, 3 heads, 23 words, gelu_tanh" in lines[4]
     assert lines[5] == "vocabulary  23 tokens, uncased"
-    assert lines[6].startswith("verified    outputs of the converted model d")
     assert lines[-1] == f"made        {tmp_path}/theirs"
     config = json.loads((tmp_path / "theirs" / "config.json").read_text())
     assert config["hidden_act"] == "gelu_new"
@@ -155,7 +154,7 @@ def test_an_empty_folder_name_is_missing(fail):
 
 
 def test_nothing_is_written_if_the_verification_fails(fail, monkeypatch):
-    write = google.write_metadata
+    write = tf1.write_metadata
 
     def write_wrongly(folder, pretrained):
         """Stands in for a bug."""
@@ -163,5 +162,5 @@ def test_nothing_is_written_if_the_verification_fails(fail, monkeypatch):
         path.write_bytes(path.read_bytes()[:99])
         write(folder, pretrained)
 
-    monkeypatch.setattr(google, "write_metadata", write_wrongly)
+    monkeypatch.setattr(tf1, "write_metadata", write_wrongly)
     assert "bert_model.ckpt" in fail("--verify")

@@ -10,8 +10,7 @@ import pytest
 import small_release
 from small_release import WORDS
 
-from bert_tf.checkpoints import google, huggingface
-from bert_tf.checkpoints import tf1 as checkpoints
+from bert_tf.checkpoints import huggingface, tf1
 from bert_tf.checkpoints.pretrained import open_pretrained
 from bert_tf.modeling.encoder import BertModel
 from bert_tf.modeling.heads import BertPretrainer
@@ -87,7 +86,7 @@ def expected(release):
 
     model = BertModel(CONFIG, output_hidden_states=True)
     model.build()
-    reader = checkpoints.Reader(str(release / "bert_model.ckpt"))
+    reader = tf1.Reader(str(release / "bert_model.ckpt"))
     for name, variable in checkpoint_variables(model).items():
         variable.assign(reader[name])
     result = []
@@ -232,7 +231,10 @@ def test_two_workers_write_one_file(layouts, release, expected, tmp_path):
 
 @pytest.mark.parametrize(
     "write",
-    [google.write, pytest.param(huggingface.write, marks=pytest.mark.slow)],
+    [
+        tf1.write_pretrained,
+        pytest.param(huggingface.write, marks=pytest.mark.slow),
+    ],
 )
 def test_checkpoints_record_their_casing(extract, release, tmp_path, write):
     folder = tmp_path / "cased"

@@ -10,7 +10,7 @@ import pytest
 import small_release
 from checkout import ROOT
 
-from bert_tf.checkpoints import conversion, google, keras_files
+from bert_tf.checkpoints import conversion, keras_files, tf1
 from bert_tf.checkpoints.pretrained import open_pretrained
 from bert_tf.kinds.masked_words import job as fill_mask
 from bert_tf.modeling.heads import BertPretrainer
@@ -162,7 +162,7 @@ def test_errors_are_one_line(
     for name, head in (("ENCODER", "encoder"), ("NO_PAIRS", "masked_lm")):
         (tmp_path / name).mkdir()
         planned = conversion.plan(open_pretrained(release), "google", head)
-        google.write(str(tmp_path / name), planned.target)
+        tf1.write_pretrained(str(tmp_path / name), planned.target)
     config = small_release.config_of(WORDS, num_attention_heads=3)
     (tmp_path / "HEADS").write_text(config.to_json_string())
     words = [f"--init_checkpoint={release}", "--text=[MASK]"]

@@ -41,15 +41,6 @@ from bert_tf.errors import (
 
 _TEMPORARY = re.compile(r"\.tmp-(\d{1,9})-[0-9a-z_]{8}$")
 _MANIFEST = re.compile(r"manifest\..*\.json")
-_JSON_TYPES = {
-    bool: "a boolean",
-    dict: "an object",
-    float: "a number",
-    int: "a number",
-    list: "a list",
-    str: "a string",
-    type(None): "null",
-}
 _BLOCK = 1 << 20
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -85,11 +76,15 @@ def is_utf8(path: str) -> bool:
     return True
 
 
-def _gfile() -> Any:
+def _tensorflow() -> Any:
     with tensorflow_required("A path with ://"):
         import tensorflow as tf
 
-    return tf.io.gfile
+    return tf
+
+
+def _gfile() -> Any:
+    return _tensorflow().io.gfile
 
 
 @contextlib.contextmanager
@@ -110,10 +105,7 @@ def _system_errors(path: str) -> tuple[type[Exception], ...]:
     """Returns the exceptions that the file system of `path` raises."""
     if not is_remote(path):
         return (OSError,)
-    with tensorflow_required(path):
-        import tensorflow as tf
-
-    return (OSError, tf.errors.OpError)
+    return (OSError, _tensorflow().errors.OpError)
 
 
 def expand(patterns: str, argument: str | None = None) -> list[str]:
@@ -335,24 +327,19 @@ def read_text(path: str) -> str:
         raise not_utf8(error, path, line) from error
 
 
-def read_json(
-    path: str, expected: str = "a JSON object", kind: type = dict
-) -> Any:
-    """Reads a file with one JSON value, by default an object.
-
-    Raises:
-      InputError: The file does not contain `expected`, a value of type `kind`.
-    """
-    return parse_json(read_text(path), path, expected, kind)
+def read_json(path: str) -> dict[str, Any]:
+    """Reads a file with one JSON object; see `parse_json`."""
+    return parse_json(read_text(path), path)
 
 
-def parse_json(
-    text: str, where: str, expected: str = "a JSON object", kind: type = dict
-) -> Any:
-    """Parses JSON; see `read_json`. `where` is its name in messages.
+def parse_json(text: str, where: str, kind: type = dict) -> Any:
+    """Parses JSON; `where` is its name in messages.
 
     If a key occurs twice in an object, the last value counts, as in other
     programs that read these files; a warning names the key.
+
+    Raises:
+      InputError: The text is not JSON, or its value is not a `kind`.
     """
 
     def as_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -378,13 +365,9 @@ def parse_json(
         # Very deep nesting, or a number with thousands of digits.
         raise in_file(where, f"cannot parse the JSON: {error}.") from error
     if not isinstance(value, kind):
-        raise in_file(where, f"expected {expected}, found {json_type(value)}.")
+        expected = "a JSON object" if kind is dict else "a list"
+        raise in_file(where, f"expected {expected}; got {shortened(value)}.")
     return value
-
-
-def json_type(value: Any) -> str:
-    """Returns JSON's name, with an article, of the type of a parsed value."""
-    return _JSON_TYPES[type(value)]
 
 
 # ------------------------------------------------------------ atomic writing

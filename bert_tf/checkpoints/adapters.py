@@ -20,19 +20,21 @@ import numpy as np
 from absl import logging
 
 from bert_tf.base import files
-from bert_tf.checkpoints import huggingface_names, settings_files
+from bert_tf.checkpoints import huggingface_names
 from bert_tf.checkpoints.checkpoint import (
     ADAPTERS,
-    find_unsupported,
-    unsupported_format,
-)
-from bert_tf.checkpoints.huggingface_weights import TensorFiles, write
-from bert_tf.checkpoints.settings_files import (
     BOOLEAN,
     OBJECT,
     POSITIVE,
     TEXT,
+    find_unsupported,
+    one_of,
+    parse,
+    read_json,
+    unsupported_format,
+    write_json,
 )
+from bert_tf.checkpoints.huggingface_weights import TensorFiles, write
 from bert_tf.checkpoints.weights import checksum, is_adapter
 from bert_tf.errors import InputError, in_file, shortened
 from bert_tf.modeling.transformer import LORA_LAYERS
@@ -49,40 +51,22 @@ _RECORD = {
     "layers": OBJECT,
 }
 
-# PEFT's options that are read, and the only supported values of others. Other
-# ways to initialize adapters change the model.
-_OPTIONS = {"lora_alpha": POSITIVE, "use_rslora": BOOLEAN}
-_VALUES = {
-    "peft_type": ("LORA",),
-    "bias": ("none",),
-    "init_lora_weights": (True, "gaussian", "orthogonal"),
-}
-# Options that do not change the outputs, or whose effect is in the tensors. Any
-# other option must not be set.
-_HARMLESS = {
-    "auto_mapping",
-    "base_model_name_or_path",
-    "exclude_modules",
-    "inference_mode",
-    "layers_pattern",
-    "layers_to_transform",
-    "lora_dropout",
-    "megatron_core",
-    "modules_to_save",
-    "peft_version",
-    "qalora_group_size",
-    "r",
-    "rank_pattern",
-    "revision",
-    "target_modules",
-    "task_type",
+# PEFT's options that change the outputs without a trace in the tensors, whose
+# names and shapes are checked. Other ways to initialize adapters change the
+# model.
+_OPTIONS = {
+    "peft_type": one_of(["LORA"]),
+    "lora_alpha": POSITIVE,
+    "use_rslora": BOOLEAN,
+    "alpha_pattern": one_of([{}]),
+    "bias": one_of(["none"]),
+    "fan_in_fan_out": one_of([False]),
+    "init_lora_weights": one_of([True, "gaussian", "orthogonal"]),
+    "use_dora": one_of([False]),
+    "use_qalora": one_of([False]),
 }
 _PREFIX = "base_model.model."
 _NAME = re.compile(r"(.+?)(?:\.lora_([AB]))?\.(weight|bias)")
-_ADVICE = (
-    "Call merge_and_unload and save_pretrained of PEFT, and load the folder "
-    "with from_pretrained."
-)
 
 
 class _Adapters(NamedTuple):
@@ -148,10 +132,8 @@ def save(
     }
     record = {"facts": facts, "other_weights": _other_weights(model, trained)}
     path = files.path_text(path, "The folder")
-    files.makedirs(path)
     write(os.path.join(path, WHOLE), tensors, {_KEY: json.dumps(record)})
-    text = json.dumps(options, indent=2, sort_keys=True) + "\n"
-    files.write_text(os.path.join(path, ADAPTERS), text)
+    write_json(os.path.join(path, ADAPTERS), options)
 
 
 def _modules(tensors: Mapping[str, np.ndarray], rank: int) -> dict[str, Any]:
@@ -177,17 +159,14 @@ def load(
     """Loads a folder of `save` or of PEFT; see `load_lora_weights`."""
     path = os.fspath(path)
     model.build()
-    variables = checkpoint_variables(model)
-    if files.is_directory(path):
-        adapters = _read(path, model)
-    elif os.path.basename(path).startswith("adapter_"):
-        adapters = _read(os.path.dirname(path), model)
-    else:
-        adapters = _read_old(path)
+    if os.path.basename(path).startswith("adapter_"):
+        path = os.path.dirname(path) or os.curdir
+    is_folder = files.is_directory(path)
+    adapters = _read(path, model) if is_folder else _read_old(path)
     _check(adapters, model, path, facts)
     if not model.adapters():
         model.add_adapters(adapters.layers)
-        variables = checkpoint_variables(model)
+    variables = checkpoint_variables(model)
     for name, value in adapters.values.items():
         variables[name].assign(value)
 
@@ -196,18 +175,17 @@ def _read_old(path: str) -> _Adapters:
     """Reads a file of an earlier version, with TF1 names."""
     tensors = TensorFiles(path)
     record = _record(tensors)
-    if not record.get("layers"):
-        raise in_file(path, "save_lora_weights has not written this file.")
-    layers = {n: [int(rank), a] for n, (rank, a) in record["layers"].items()}
+    layers = record.get("layers") or {}
+    layers = {
+        name: [int(rank), alpha] for name, (rank, alpha) in layers.items()
+    }
     values = {name: tensors.read(name) for name in tensors.shapes}
     return _Adapters(layers, values, record)
 
 
 def _record(tensors: TensorFiles) -> dict[str, Any]:
     where = f"{tensors.path}: {_KEY}"
-    record = settings_files.parse(tensors.metadata.get(_KEY, "{}"), where)
-    settings_files.check(record, _RECORD, where)
-    return record
+    return parse(tensors.metadata.get(_KEY, "{}"), where, _RECORD)
 
 
 def _read(folder: str, model: keras.Model) -> _Adapters:
@@ -217,35 +195,32 @@ def _read(folder: str, model: keras.Model) -> _Adapters:
       InputError: If a file is missing or damaged, or an option or a tensor is
         not supported.
     """
-    path = os.path.join(folder, ADAPTERS)
-    options = settings_files.read_file(path, _OPTIONS)
-    _check_options(options, path)
-    other = find_unsupported(files.listdir(folder or os.curdir))
-    path = os.path.join(folder, WHOLE)
-    if other and not files.exists(path):
+    options = read_json(os.path.join(folder, ADAPTERS), _OPTIONS)
+    names = files.listdir(folder)
+    path, other = os.path.join(folder, WHOLE), find_unsupported(names)
+    if other and WHOLE not in names:
         raise unsupported_format(os.path.join(folder, other))
     tensors = TensorFiles(path)
     variables = checkpoint_variables(model)
     by_theirs = {r.theirs: r for r in huggingface_names.rows(model.config)}
     layers: dict[str, list] = {}
     values: dict[str, np.ndarray] = {}
-    for name, shape in tensors.shapes.items():
-        ours = name.removeprefix(_PREFIX)
-        if ours in variables:
-            values[ours] = tensors.read(name)
+    for theirs, shape in tensors.shapes.items():
+        name = theirs.removeprefix(_PREFIX)
+        if name in variables:
+            values[name] = tensors.read(theirs)
             continue
-        match = _NAME.fullmatch(ours)
+        match = _NAME.fullmatch(name)
         row = match and by_theirs.get(
             huggingface_names.canonical(f"{match[1]}.{match[3]}")
         )
         half = match and match[2]
-        if (
-            row is None
-            or not tensors.is_float(name)
-            or (half and len(shape) != 2)
-        ):
+        if row is None or (half and len(shape) != 2):
             raise in_file(
-                path, f"{shortened(name)} is not supported. {_ADVICE}"
+                path,
+                f"{shortened(theirs)} is not supported. Call merge_and_unload "
+                "and save_pretrained of PEFT, and load the folder with "
+                "from_pretrained.",
             )
         is_tied = "cls/predictions/output_bias" in variables
         if is_tied and row.ours.endswith("/word_embeddings"):
@@ -256,10 +231,10 @@ def _read(folder: str, model: keras.Model) -> _Adapters:
                 "without word_embeddings in modules_to_save.",
             )
         if not half:
-            values[row.ours] = row.turned(tensors.read(name))
+            values[row.ours] = row.turned(tensors.read(theirs))
             continue
         layer = row.ours.removesuffix("/kernel")
-        values[f"{layer}/lora_kernel_{half.lower()}"] = tensors.read(name).T
+        values[f"{layer}/lora_kernel_{half.lower()}"] = tensors.read(theirs).T
         if half == "A":
             rank = shape[0]
             # rsLoRA divides by the root of the rank, LoRA by the rank.
@@ -267,20 +242,6 @@ def _read(folder: str, model: keras.Model) -> _Adapters:
             alpha = options.get("lora_alpha") or 8
             layers[layer.removeprefix("bert/")] = [rank, alpha * scale]
     return _Adapters(layers, values, _record(tensors))
-
-
-def _check_options(options: Mapping[str, Any], path: str) -> None:
-    for name, value in options.items():
-        if name in _VALUES:
-            is_known = value in _VALUES[name]
-        else:
-            is_known = not value or name in _HARMLESS or name in _OPTIONS
-        if value is not None and not is_known:
-            raise in_file(
-                path,
-                f"the option {shortened(name)} of PEFT must not be "
-                f"{shortened(value)}. {_ADVICE}",
-            )
 
 
 def _check(
@@ -293,8 +254,8 @@ def _check(
     if ours and ours != layers:
         raise in_file(
             path,
-            f"the adapters are {_summary(layers)}; {model.name} has "
-            f"{_summary(ours)}. Load them into a model without adapters.",
+            f"{model.name} has adapters of other layers, or with another rank "
+            "or lora_alpha. Load the file into a model without adapters.",
         )
     recorded = adapters.record.get("facts") or {}
     for name, value in json.loads(json.dumps(facts)).items():
@@ -325,35 +286,28 @@ def _check(
 
 
 def _check_shapes(adapters: _Adapters, model: keras.Model, path: str) -> None:
-    shapes = {
+    expected: dict[str, tuple | None] = {
         name: tuple(variable.shape)
         for name, variable in checkpoint_variables(model).items()
         if not is_adapter(name)
     }
-    expected = dict(shapes)
     for layer, (rank, _) in adapters.layers.items():
-        kernel = shapes.get(f"bert/{layer}/kernel")
-        if kernel is None or not layer.endswith((*LORA_LAYERS.values(),)):
+        kernel = expected.get(f"bert/{layer}/kernel")
+        if not layer.endswith((*LORA_LAYERS.values(),)):
+            kernel = None
+        halves = f"bert/{layer}/lora_kernel_"
+        expected[f"{halves}a"] = kernel and (kernel[0], rank)
+        expected[f"{halves}b"] = kernel and (rank, kernel[1])
+    found = {name: value.shape for name, value in adapters.values.items()}
+    for name in sorted({*found, *filter(is_adapter, expected)}):
+        if name not in found or found[name] != expected.get(name):
             raise in_file(
                 path,
-                f"there is an adapter of {shortened(layer)}, which is not a "
-                f"layer of {model.name} that can have one. Merge the adapters "
-                "in the program that wrote them.",
+                f"{shortened(name)[1:-1]} must have the shape that it has in "
+                f"{model.name}, {expected.get(name) or 'none'}; got "
+                f"{found.get(name) or 'none'}. Load the adapters into the "
+                "model that they were trained with.",
             )
-        expected[f"bert/{layer}/lora_kernel_a"] = (kernel[0], rank)
-        expected[f"bert/{layer}/lora_kernel_b"] = (rank, kernel[1])
-    for name, value in sorted(adapters.values.items()):
-        if expected.get(name) != value.shape:
-            raise in_file(
-                path,
-                f"{shortened(name)[1:-1]} has the shape {value.shape}; "
-                f"{model.name} has {expected.get(name) or 'no such weight'}. "
-                "Load the adapters into the model that they were trained with.",
-            )
-    if missing := {*filter(is_adapter, expected)} - {*adapters.values}:
-        raise in_file(
-            path, f"there is no {min(missing)}. Is the file complete?"
-        )
 
 
 def _other_weights(model: keras.Model, names: Mapping[str, Any]) -> str:
@@ -366,9 +320,3 @@ def _other_weights(model: keras.Model, names: Mapping[str, Any]) -> str:
             if name not in names and not unused.match(name)
         }
     )
-
-
-def _summary(layers: Mapping[str, Any]) -> str:
-    """Returns the number of adapters and their rank and alpha."""
-    options = sorted({tuple(values) for values in layers.values()})
-    return f"{len(layers)} with (rank, lora_alpha) = {options}"

@@ -1,7 +1,7 @@
 """`Pretrained`: the contents of a checkpoint, in any of the formats.
 
-Also the files beside the weights, and the errors for weight files that are
-never opened.
+Also the files beside the weights: those of this project, checks of the JSON
+files of others, and the errors for weight files that are never opened.
 """
 
 import contextlib
@@ -11,26 +11,14 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
-
-from absl import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 from bert_tf.base import files
-from bert_tf.checkpoints import settings_files
 from bert_tf.checkpoints.huggingface_names import HEADS, rows
 from bert_tf.checkpoints.released import MODELS
-from bert_tf.checkpoints.settings_files import (
-    BOOLEAN,
-    COUNT,
-    RATE,
-    TEXT,
-    TEXT_BY_NAME,
-    TEXTS,
-    Check,
-)
 from bert_tf.checkpoints.weights import Weights, require_shape
-from bert_tf.config import BertConfig
+from bert_tf.config import BertConfig, is_number, is_positive
 from bert_tf.errors import (
     InputError,
     did_you_mean,
@@ -39,6 +27,104 @@ from bert_tf.errors import (
     wrong_value,
 )
 from bert_tf.tokenization.vocabulary_file import read_tokens
+
+# JSON files of models from other sources. Keys without a check are ignored, and
+# null means that a key is absent.
+
+
+class Check(NamedTuple):
+    """What the value of a key must be.
+
+    Attributes:
+      is_valid: The test.
+      requirement: Its description, for messages.
+    """
+
+    is_valid: Callable[[Any], bool]
+    requirement: str
+
+
+def is_count(value: Any) -> bool:
+    """Returns whether a value is a positive integer, also written as a float.
+
+    Many tokenizers have the length 1e30, which means no limit.
+    """
+    return is_number(value) and value >= 1 and value == int(value)
+
+
+def are_texts(values: Any) -> bool:
+    """Returns whether a value is a list of strings."""
+    return isinstance(values, list) and all(isinstance(x, str) for x in values)
+
+
+def one_of(choices: Collection[Any]) -> Check:
+    """Returns the check that a value is one of the choices."""
+    text = listed(choices, last="or", quote=True)
+    requirement = f"one of {text}" if len(choices) > 1 else text
+    return Check(lambda value: value in [*choices], requirement)
+
+
+BOOLEAN = Check(lambda value: isinstance(value, bool), "true, false or null")
+TEXT = Check(lambda value: isinstance(value, str), "a string")
+TEXTS = Check(are_texts, "a list of strings")
+COUNT = Check(is_count, "a positive integer")
+POSITIVE = Check(is_positive, "a positive number")
+RATE = Check(lambda x: is_number(x) and 0 <= x < 1, "a number in [0, 1)")
+OBJECT = Check(lambda value: isinstance(value, dict), "an object")
+TEXT_BY_NAME = Check(
+    lambda value: isinstance(value, dict) and are_texts([*value.values()]),
+    "an object whose values are strings",
+)
+
+
+def read_settings(
+    folder: str, name: str, checks: Mapping[str, Check]
+) -> dict[str, Any]:
+    """Reads a file of a folder; returns {} if it is missing.
+
+    Raises:
+      InputError: If the path leads out of the folder, or is not a file; if the
+        file has no JSON object, or a value fails its check.
+    """
+    path = files.find_in(folder, name)
+    return {} if path is None else read_json(path, checks)
+
+
+def read_json(path: str, checks: Mapping[str, Check], kind: type = dict) -> Any:
+    """Reads and checks a file that must exist; its value is a `kind`."""
+    files.require_file(path)
+    return parse(files.read_text(path), path, checks, kind)
+
+
+def parse(
+    text: str, where: str, checks: Mapping[str, Check], kind: type = dict
+) -> Any:
+    """Parses and checks the JSON of a file, whose name is `where`."""
+    value = files.parse_json(text, where, kind)
+    # Half of a surrogate pair would fail much later, where it becomes UTF-8.
+    if re.search(r"\\u[dD][89a-fA-F]", text) and not files.is_utf8(
+        json.dumps(value, ensure_ascii=False)
+    ):
+        raise in_file(where, "a string has half of a surrogate pair.")
+    check(value, checks, where)
+    return value
+
+
+def check(
+    values: Mapping[str, Any], checks: Mapping[str, Check], where: str
+) -> None:
+    """Raises InputError if a value fails its check."""
+    for key, (is_valid, requirement) in checks.items():
+        value = values.get(key)
+        if value is not None and not is_valid(value):
+            raise wrong_value(f"{where}: {key}", requirement, value)
+
+
+def write_json(path: str, values: Mapping[str, Any]) -> None:
+    """Writes a file in the form of transformers: sorted, with line breaks."""
+    text = json.dumps(values, indent=2, sort_keys=True, ensure_ascii=False)
+    files.write_text(path, text + "\n")
+
 
 # The formats that can be read, in words, and the names of those that can be
 # written.
@@ -56,6 +142,12 @@ PROBLEM_TYPES = (
     "single_label_classification",
     "multi_label_classification",
 )
+
+
+def have_names(labels: Collection[str]) -> bool:
+    """Returns whether the classes have names: not Hugging Face's LABEL_0 ..."""
+    return not all(re.fullmatch(r"LABEL_\d+", label) for label in labels)
+
 
 # The target of the language model head in pre-training.
 OBJECTIVES = ("masked_lm", "causal_lm")
@@ -115,9 +207,6 @@ class Pretrained:
       default_prompt_name: The key of the prompt that is used by default.
       unsupported_modules: Parts of a sentence-transformers model that this
         project cannot compute.
-
-    Raises:
-      InputError: If `head`, `problem_type` or `objective` is unknown.
     """
 
     path: str
@@ -127,12 +216,12 @@ class Pretrained:
     do_lower_case: bool | None = _recorded(BOOLEAN)
     strip_accents: bool | None = _recorded(BOOLEAN)
     labels: tuple[str, ...] | None = _recorded(TEXTS)
-    head: str | None = _recorded(TEXT)
+    head: str | None = _recorded(one_of(HEADS))
     kind: str | None = _recorded(TEXT, of_training=True)
-    problem_type: str | None = _recorded(TEXT)
+    problem_type: str | None = _recorded(one_of(PROBLEM_TYPES))
     classifier_dropout: float | None = _recorded(RATE)
     activation_fn: str | None = _recorded(TEXT)
-    objective: str | None = _recorded(TEXT)
+    objective: str | None = _recorded(one_of(OBJECTIVES))
     max_seq_length: int | None = _recorded(COUNT, of_training=True)
     doc_stride: int | None = _recorded(COUNT, of_training=True)
     window_pooling: str | None = _recorded(TEXT, of_training=True)
@@ -144,17 +233,6 @@ class Pretrained:
     prompts: Mapping[str, str] | None = _recorded(TEXT_BY_NAME)
     default_prompt_name: str | None = _recorded(TEXT)
     unsupported_modules: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        for name, choices in (
-            ("head", HEADS),
-            ("problem_type", PROBLEM_TYPES),
-            ("objective", OBJECTIVES),
-        ):
-            value = getattr(self, name)
-            if value is not None and value not in choices:
-                requirement = f"one of {listed(choices, last='or')}"
-                raise wrong_value(f"{self.path}: {name}", requirement, value)
 
     @property
     def trained_with(self) -> dict[str, Any]:
@@ -239,54 +317,46 @@ def require_sizes(config: BertConfig, weights: Weights) -> None:
 
 
 def with_metadata(pretrained: Pretrained, folder: str) -> Pretrained:
-    """Adds what `read_metadata` finds in a folder."""
-    return dataclasses.replace(pretrained, **read_metadata(folder))
+    """Adds the configuration, the vocabulary and the metadata in a folder.
 
-
-def read_metadata(folder: str) -> dict[str, Any]:
-    """Reads the configuration, the vocabulary and the metadata in a folder.
-
-    Returns the fields of `Pretrained` that are recorded, by name, or raises
-    InputError if one of the files is invalid.
+    Raises InputError if one of the files is invalid.
     """
-    metadata: dict[str, Any] = {}
+    metadata = _read_recorded(folder)
     if config_file := files.find_in(folder, CONFIG):
         metadata["config"] = BertConfig.from_json_file(config_file)
     if vocab_file := files.find_in(folder, VOCABULARY):
         # Not validated: an invalid vocabulary matters only to tokenizers.
         metadata["vocab"] = tuple(read_tokens(vocab_file))
-    return metadata | _read_json(folder)
+    return dataclasses.replace(pretrained, **metadata)
 
 
 def write_metadata(folder: str, pretrained: Pretrained) -> None:
-    """Writes the files that `read_metadata` reads, for the fields not None."""
+    """Writes the files that `with_metadata` reads, for the fields not None."""
     if pretrained.config is not None:
         files.write_text(
             os.path.join(folder, CONFIG), pretrained.config.to_json_string()
         )
     if pretrained.vocab is not None:
         write_vocabulary(folder, pretrained.vocab)
-    values = {name: getattr(pretrained, name) for name in _CHECKS}
-    _write_json(folder, values)
+    _write_recorded(folder, {n: getattr(pretrained, n) for n in _CHECKS})
 
 
 def write_trained_with(folder: str, pretrained: Pretrained) -> None:
     """Writes `trained_with` beside files in another project's format."""
-    _write_json(folder, pretrained.trained_with)
+    _write_recorded(folder, pretrained.trained_with)
 
 
 def read_trained_with(folder: str) -> dict[str, Any]:
     """Reads the file that `write_trained_with` wrote."""
-    metadata = _read_json(folder)
+    metadata = _read_recorded(folder)
     return {name: metadata[name] for name in _TRAINED_WITH if name in metadata}
 
 
-def _write_json(folder: str, values: Mapping[str, Any]) -> None:
+def _write_recorded(folder: str, values: Mapping[str, Any]) -> None:
     """Writes the values that are not None, if there are any."""
     values = {name: v for name, v in values.items() if v is not None}
     if values:
-        text = json.dumps(values, indent=2, sort_keys=True, ensure_ascii=False)
-        files.write_text(os.path.join(folder, METADATA), text + "\n")
+        write_json(os.path.join(folder, METADATA), values)
 
 
 def write_vocabulary(folder: str, vocab: Iterable[str]) -> None:
@@ -295,13 +365,9 @@ def write_vocabulary(folder: str, vocab: Iterable[str]) -> None:
     files.write_text(os.path.join(folder, VOCABULARY), text)
 
 
-def _read_json(folder: str) -> dict[str, Any]:
-    """Returns the known keys of the metadata; logs unknown ones."""
-    path = os.path.join(folder, METADATA)
-    values = settings_files.read(folder, METADATA, _CHECKS)
-    for name in sorted(values.keys() - _CHECKS.keys()):
-        hint = did_you_mean(name, _CHECKS)
-        logging.warning("%s: ignoring the unknown key %r.%s", path, name, hint)
+def _read_recorded(folder: str) -> dict[str, Any]:
+    """Returns the known keys of the metadata."""
+    values = read_settings(folder, METADATA, _CHECKS)
     metadata = {
         name: values[name] for name in _CHECKS if values.get(name) is not None
     }
@@ -336,20 +402,18 @@ _UNSUPPORTED = {
     ".msgpack": "is the Flax format of transformers 4",
 }
 
-# Preferred names; other files may hold optimizers or settings.
-_PREFERRED = ("pytorch_model", "tf_model", "flax_model", "")
+# Other files may hold optimizers or settings.
+_LIKELY = ("pytorch_model", "tf_model", "flax_model")
 
 
 def find_unsupported(names: Iterable[str]) -> str | None:
     """Returns the most likely weight file in an unsupported format, or None."""
-
-    def rank(name: str) -> tuple[int, str]:
-        return next(
-            (n, name) for n, p in enumerate(_PREFERRED) if name.startswith(p)
-        )
-
     unsupported = [name for name in names if name.endswith((*_UNSUPPORTED,))]
-    return min(unsupported, key=rank, default=None)
+    return min(
+        unsupported,
+        key=lambda name: (not name.startswith(_LIKELY), name),
+        default=None,
+    )
 
 
 def unsupported_format(path: str, repository: str | None = None) -> InputError:
@@ -361,14 +425,12 @@ def unsupported_format(path: str, repository: str | None = None) -> InputError:
     """
     folder, name = os.path.split(path)
     reason = next(x for end, x in _UNSUPPORTED.items() if name.endswith(end))
+    prefix, library = "", "transformers"
     if name.startswith("adapter_"):
-        return InputError(
-            f"{folder or '.'} has no adapter_model.safetensors; {name} "
-            f"{reason}. Write it again with save_pretrained of PEFT."
-        )
+        prefix, library = "adapter_", "PEFT"
     return InputError(
-        f"{repository or folder or '.'} has no model.safetensors; {name} "
-        f"{reason}. Write the model again with save_pretrained of "
-        'transformers: see "Formats that are not read" in '
+        f"{repository or folder or '.'} has no {prefix}model.safetensors; "
+        f"{name} {reason}. Write the model again with save_pretrained of "
+        f'{library}: see "Formats that are not read" in '
         "docs/guide/checkpoints.md."
     )

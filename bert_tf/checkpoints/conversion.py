@@ -1,26 +1,26 @@
-"""Conversion between formats, with a report on every variable."""
+"""Writes models: conversion between formats, and `save_pretrained`."""
 
 import dataclasses
 import fnmatch
-import importlib.util
 import math
 import os
 import re
-import subprocess
-import sys
-import tempfile
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+import keras
 import numpy as np
 from keras import ops
 
-from bert_tf.checkpoints import huggingface, keras_files, transformers_model
+from bert_tf.base import files
+from bert_tf.checkpoints import huggingface, keras_files
 from bert_tf.checkpoints.checkpoint import Pretrained
 from bert_tf.checkpoints.huggingface_names import HEADS, WeightName, rows
 from bert_tf.checkpoints.weights import BOOKKEEPING, Selection
 from bert_tf.config import BertConfig
-from bert_tf.errors import in_file, listed, shortened, wrong_value
-from bert_tf.tokenization.vocabulary_file import load_vocab, warn_if_short
+from bert_tf.errors import InputError, in_file, listed, wrong_value
+from bert_tf.tokenization.vocabulary_file import load_vocab, require_fit
+from bert_tf.version import __version__
 
 _SLOT = re.compile(r"/adam_[mv]$")
 
@@ -34,17 +34,16 @@ class Conversion:
       target: The checkpoint with the head and the weights that are written.
       to: The format to write, one of `checkpoint.WRITTEN_FORMATS`.
       bookkeeping: Names of the optimizer slots and counters that are kept.
-      left_over: Names of variables that are not written, by the reason.
-      missing: Names of variables that a model with this head could have and the
-        source lacks, by the reason why this is not an error.
+      left_over: The variables that are not written, with the reason.
+      missing: Names of optional variables that the source lacks.
     """
 
     source: Pretrained
     target: Pretrained
     to: str
-    bookkeeping: tuple[str, ...]
-    left_over: Mapping[str, Sequence[str]]
-    missing: Mapping[str, Sequence[str]]
+    bookkeeping: Sequence[str]
+    left_over: Mapping[str, str]
+    missing: Sequence[str]
 
     def __str__(self) -> str:
         lines = []
@@ -58,19 +57,16 @@ class Conversion:
             lines.append(
                 f"{title:<11} {len(names)} variables, {total:,} numbers, {rest}"
             )
-        if self.bookkeeping:
-            lines.append(
-                f"kept        {len(self.bookkeeping)} optimizer slots and "
-                "counters"
-            )
-        for title, reasons in (
-            ("left over", self.left_over),
-            ("missing", self.missing),
-        ):
-            lines += [
-                f"{title:<11} {len(names)}: {listed(names, most=3)} ({reason})"
-                for reason, names in reasons.items()
-            ] or [f"{title:<11} 0"]
+        groups = [("kept", "for the optimizer", self.bookkeeping)]
+        for reason in dict.fromkeys(self.left_over.values()):
+            names = [n for n, why in self.left_over.items() if why == reason]
+            groups.append(("left over", reason, names))
+        groups.append(("missing", "optional", self.missing))
+        lines += [
+            f"{title:<11} {len(names)}: {listed(names, most=3)} ({reason})"
+            for title, reason, names in groups
+            if names
+        ]
         return "\n".join(lines)
 
 
@@ -102,15 +98,18 @@ def plan(
     held = source.weights.shapes
     state = [n for n in held if BOOKKEEPING.match(n)]
     unknown = sorted({*held} - {*table} - {*state})
-    _check_dropped(unknown, drop, path)
-    parts = _parts(head, to)
+    _check_unknown(unknown, drop, path)
+    # Google's models always have a pooler, Hugging Face's only if they use it.
+    unused = set() if to == "huggingface" else {"pooler"}
+    parts = {*HEADS[head].parts} | unused
     written = [n for n in table if n in held and table[n].part in parts]
     for name in written:
         if not table[name].fits(held[name]):
+            shape = [size or "any" for size in table[name].shape]
             raise in_file(
                 path,
-                f"{name} must have shape {_shape(table[name].shape)}, as the "
-                f"configuration says; got {_shape(held[name])}. Pass the "
+                f"{name} must have shape [{', '.join(map(str, shape))}], as "
+                f"the configuration says; got {[*held[name]]}. Pass the "
                 "configuration of this checkpoint.",
             )
     bookkeeping = _kept_state(written, state, path) if keep_optimizer else []
@@ -120,29 +119,18 @@ def plan(
         weights=Selection(source.weights, written),
         labels=source.labels if "classes" in HEADS[head].parts else None,
     )
-    left_over: dict[str, list[str]] = {}
     # Tensors of Hugging Face files that are not weights.
-    for name, why in getattr(source.weights, "explained", {}).items():
-        left_over.setdefault(why, []).append(name)
-    left_over["drop"] = unknown
-    left_over[f"not in a model with head {head} in the format {to}"] = [
-        n for n in table if n in held and table[n].part not in parts
-    ]
-    left_over[
-        "optimizer state; keep_optimizer keeps the state of the written weights"
-    ] = sorted({*state} - {*bookkeeping})
-    missing = _missing(table, written, head, to, path)
-    reason = f"optional with head {head}"
-    if to == "keras":
-        reason += "; zeros in the file"
-    return Conversion(
-        source,
-        target,
-        to,
-        tuple(bookkeeping),
-        {why: names for why, names in left_over.items() if names},
-        {reason: missing} if missing else {},
+    left_over = dict(getattr(source.weights, "explained", {}))
+    left_over |= dict.fromkeys(unknown, "drop")
+    for name in held:
+        if name in table and table[name].part not in parts:
+            left_over[name] = f"not in the {head} model of the format {to}"
+    left_over |= dict.fromkeys(
+        sorted({*state} - {*bookkeeping}),
+        "state of an optimizer; keep_optimizer keeps it",
     )
+    missing = _missing(table, written, parts, head, path)
+    return Conversion(source, target, to, bookkeeping, left_over, missing)
 
 
 def _check_source(source: Pretrained, head: str | None) -> BertConfig:
@@ -162,15 +150,7 @@ def _check_source(source: Pretrained, head: str | None) -> BertConfig:
         )
     if source.vocab is not None:
         where = f"the vocabulary of {path}"
-        vocab = load_vocab(source.vocab, where)
-        if len(vocab) > config.vocab_size:
-            raise in_file(
-                path,
-                f"the vocabulary has {len(vocab)} tokens, but vocab_size is "
-                f"{config.vocab_size}. Pass the `vocab_file` of this "
-                "checkpoint.",
-            )
-        warn_if_short(vocab, config.vocab_size, where)
+        require_fit(load_vocab(source.vocab, where), config.vocab_size, where)
     return config
 
 
@@ -182,37 +162,19 @@ def write(conversion: Conversion, folder: str) -> None:
         keras_files.write(folder, conversion.target)
     else:
         # Needs TensorFlow, which may be missing on other backends of Keras.
-        from bert_tf.checkpoints import google
+        from bert_tf.checkpoints import tf1
 
         weights = conversion.source.weights
         bookkeeping = {name: weights[name] for name in conversion.bookkeeping}
-        google.write(folder, conversion.target, bookkeeping or None)
+        tf1.write_pretrained(folder, conversion.target, bookkeeping or None)
 
 
-def _parts(head: str, to: str) -> set[str]:
-    """Returns the parts of a model that a format can hold.
-
-    Google's models always have a pooler, Hugging Face's only if they use it.
-    """
-    unused = set() if to == "huggingface" else {"pooler"}
-    return {*HEADS[head].parts} | unused
-
-
-def _check_dropped(
-    unknown: Sequence[str], patterns: Sequence[str], path: str
+def _check_unknown(
+    unknown: Sequence[str], drop: Sequence[str], path: str
 ) -> None:
-    """Raises InputError for an unmatched variable or an unused pattern."""
-    names = list(unknown)
-    for pattern in patterns:
-        matched = fnmatch.filter(names, pattern)
-        if not matched:
-            raise wrong_value(
-                "`drop`",
-                f"a pattern of variables in {path} that are not BERT's",
-                pattern,
-            )
-        names = [name for name in names if name not in matched]
-    if names:
+    """Raises InputError for a variable that no pattern matches."""
+    dropped = {n for pattern in drop for n in fnmatch.filter(unknown, pattern)}
+    if names := [name for name in unknown if name not in dropped]:
         raise in_file(
             path,
             f"variables are not BERT's: {listed(names, most=3)}. Leave them "
@@ -242,21 +204,16 @@ def _kept_state(
 def _missing(
     table: Mapping[str, WeightName],
     written: Sequence[str],
+    parts: set[str],
     head: str,
-    to: str,
     path: str,
 ) -> list[str]:
-    """Returns the optional variables that the source lacks."""
+    """Returns the variables of a pooler that the head does not need."""
+    held = {*written}
+    missing = [n for n in table if table[n].part in parts and n not in held]
     required = {*HEADS[head].parts}
     if head == "encoder":
         required.discard("pooler")
-    possible = _parts(head, to)
-    if to == "keras":
-        # One class has both pre-training heads.
-        same = [x for x in HEADS.values() if x.model == HEADS[head].model]
-        possible.update(*(x.parts for x in same))
-    held = set(written)
-    missing = [n for n in table if table[n].part in possible and n not in held]
     required |= {table[n].part for n in written}
     faults = [n for n in missing if table[n].part in required]
     if faults:
@@ -268,56 +225,34 @@ def _missing(
     return missing
 
 
-def _shape(shape: Sequence[int]) -> str:
-    return f"[{', '.join(str(size or 'any') for size in shape)}]"
-
-
 # --verify: compares the written checkpoint with its source.
 
 # For float32 programs that add in different orders.
 TOLERANCE = 1e-4
 
 
-def verify(conversion: Conversion, written: Pretrained) -> list[str]:
+def verify(conversion: Conversion, written: Pretrained) -> str:
     """Compares the outputs of the written checkpoint with its source's.
 
-    If `torch` and `transformers` are installed, the outputs of transformers'
-    own model of each Hugging Face folder are compared too. Returns a line for
-    each comparison.
+    Returns a line for the report.
 
     Raises:
-      InputError: If outputs differ, or transformers cannot run a folder.
+      InputError: If outputs differ.
     """
     source = conversion.target
     assert source.config is not None
     assert source.head is not None
     batch = random_batch(source.config, source.head)
     expected = _outputs(source, batch)
-    written = dataclasses.replace(written, head=source.head)
-    results = {"the converted model": _outputs(written, batch)}
-    if all(map(importlib.util.find_spec, ("torch", "transformers"))):
-        for name, end in (("source", conversion.source), ("result", written)):
-            folder = end.path
-            if folder.endswith(".safetensors"):
-                folder = os.path.dirname(folder) or "."
-            if os.path.exists(os.path.join(folder, huggingface.CONFIG)):
-                results[f"transformers' model of the {name}"] = (
-                    _run_transformers(folder, source.head, batch)
-                )
-    lines = []
-    for name, outputs in results.items():
-        gap = max(np.abs(x - outputs[n]).max() for n, x in expected.items())
-        if not gap <= TOLERANCE:  # False for NaN.
-            raise in_file(
-                written.path,
-                f"the outputs of {name} differ from the source's by {gap:.3g}, "
-                f"more than {TOLERANCE:g}. Nothing was written.",
-            )
-        lines.append(
-            f"verified    outputs of {name} differ by {gap:.3g} (at most "
-            f"{TOLERANCE:g})"
+    found = _outputs(dataclasses.replace(written, head=source.head), batch)
+    gap = max(np.abs(x - found[name]).max() for name, x in expected.items())
+    if not gap <= TOLERANCE:  # False for NaN.
+        raise in_file(
+            written.path,
+            f"the outputs of the converted model differ from the source's by "
+            f"{gap:.3g}, more than {TOLERANCE:g}. Nothing was written.",
         )
-    return lines
+    return f"verified    outputs differ by {gap:.3g} (at most {TOLERANCE:g})"
 
 
 def random_batch(config: BertConfig, head: str) -> dict[str, np.ndarray]:
@@ -335,44 +270,122 @@ def random_batch(config: BertConfig, head: str) -> dict[str, np.ndarray]:
 
 
 def _outputs(pretrained: Pretrained, batch: Mapping) -> dict[str, np.ndarray]:
-    """Returns the outputs of our model, without those of a random pooler."""
-    assert pretrained.head is not None
-    outputs = keras_files.build_model(pretrained)(dict(batch))
-    names = [*HEADS[pretrained.head].outputs]
-    if "bert/pooler/dense/kernel" not in pretrained.weights:
-        # Without weights, each program initializes the pooler differently.
-        names = [name for name in names if name != "pooled_output"]
-    return {name: ops.convert_to_numpy(outputs[name]) for name in names}
+    """Returns the outputs of a checkpoint's model."""
+    outputs = keras_files.build_model(pretrained)(batch)
+    return {name: ops.convert_to_numpy(x) for name, x in outputs.items()}
 
 
-def _run_transformers(
-    folder: str, head: str, batch: Mapping[str, np.ndarray]
-) -> dict[str, np.ndarray]:
-    """Returns the outputs of transformers' model, by this project's names.
+# `save_pretrained` of the public classes.
 
-    Raises:
-      InputError: If the model cannot run.
+# The formats of `save_pretrained` -> the formats of conversions.
+_SAVED_FORMATS = {"huggingface": "huggingface", "tf1": "google"}
+
+
+def as_checkpoint(
+    model: keras.Model, tokenizer: Any = None, **facts: Any
+) -> Pretrained:
+    """Returns a model as the checkpoint that `save` writes."""
+    weights = keras_files.ModelWeights(model, model.name)
+    if tokenizer is not None:
+        facts["vocab"] = tuple(tokenizer.vocabulary)
+        facts["do_lower_case"] = tokenizer.do_lower_case
+        follows = tokenizer.strip_accents == tokenizer.do_lower_case
+        facts["strip_accents"] = None if follows else tokenizer.strip_accents
+    return dataclasses.replace(
+        model.checkpoint or Pretrained(model.name, weights),
+        path=model.name,
+        weights=weights,
+        config=model.config,
+        **{**facts, "head": keras_files.head_of_model(model, weights)},
+    )
+
+
+def save(
+    model: keras.Model,
+    folder: str | os.PathLike[str],
+    format: str,
+    tokenizer: Any = None,
+    **facts: Any,
+) -> None:
+    """Writes a model; see `FeatureModel.save_pretrained`.
+
+    Args:
+      model: The model.
+      folder: A new or empty folder.
+      format: A key of `_SAVED_FORMATS`.
+      tokenizer: Its `vocabulary`, `do_lower_case` and `strip_accents` are
+        written.
+      **facts: Further fields of `Pretrained`.
     """
-    with tempfile.TemporaryDirectory() as temporary:
-        path = os.path.join(temporary, "arrays.npz")
-        np.savez(path, **dict(batch))
-        done = subprocess.run(
-            [
-                *(sys.executable, "-P", transformers_model.__file__),
-                *(folder, HEADS[head].architecture, path),
-            ],
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
+    path = files.path_text(folder, "The folder")
+    if format not in [*_SAVED_FORMATS]:
+        formats = listed(_SAVED_FORMATS, last="or", quote=True)
+        raise wrong_value("format", formats, format)
+    if not model.built:
+        model.build()
+    if keras_files.head_of_class(type(model)) is None:
+        raise InputError(
+            f"{type(model).__name__} has no counterpart in other libraries. "
+            "Save it with model.save('NAME.keras')."
         )
-        if done.returncode:
-            reason = (done.stderr.strip() or "no message").splitlines()[-1]
-            raise in_file(
-                folder,
-                "transformers cannot run this model, which ended with status "
-                f"{done.returncode} and {shortened(reason, 200)}. Run without "
-                "`verify`.",
-            )
-        with np.load(path) as arrays:
-            outputs = HEADS[head].outputs.items()
-            return {ours: arrays[theirs] for ours, theirs in outputs}
+    keras_files.warn_of_random(model, "Call fit first: it is not written")
+    options = model.get_config()
+    if "dropout" in options:
+        facts["classifier_dropout"] = options["dropout"]
+    saved = as_checkpoint(model, tokenizer, **facts)
+    planned = plan(saved, _SAVED_FORMATS[format])
+    with files.atomic_directory(path) as temporary:
+        write(planned, temporary)
+        name = HEADS[saved.head].model
+        card = _card(planned.target, name, is_tf1=format == "tf1")
+        files.write_text(os.path.join(temporary, "README.md"), card)
+
+
+def _card(pretrained: Pretrained, class_name: str, *, is_tf1: bool) -> str:
+    """Returns the model card of a model that is written to a folder.
+
+    It has no licence, data or scores, which only the author knows.
+
+    Args:
+      pretrained: The model.
+      class_name: The name of the model's class in bert_tf.
+      is_tf1: Whether the folder has a TF1 checkpoint, which transformers
+        cannot load, instead of Hugging Face's files.
+    """
+    config, head = pretrained.config, HEADS[pretrained.head or ""]
+    assert config is not None
+    library, pipeline = "transformers", head.pipeline
+    architecture = head.architecture
+    if pretrained.head == "encoder" and pretrained.pooling is not None:
+        class_name = "TextEmbedder"
+        if pretrained.pooling != "pooled":
+            library, pipeline = "sentence-transformers", "sentence-similarity"
+            architecture = "SentenceTransformer"
+    other_library = f"The class in {library} is {architecture}."
+    if is_tf1:
+        other_library = (
+            "The weights are a TF1 checkpoint, bert_model.ckpt, as "
+            "google-research/bert saves it."
+        )
+    lines = [
+        "---",
+        *([] if is_tf1 else [f"library_name: {library}"]),
+        *([f"pipeline_tag: {pipeline}"] if pipeline else []),
+        "tags:",
+        "- bert",
+        "---",
+        "",
+        f"# BERT L-{config.num_hidden_layers}_H-{config.hidden_size}"
+        f"_A-{config.num_attention_heads}: {class_name}",
+        "",
+        f"Written by bert_tf {__version__}. To load it from this folder:",
+        "",
+        "```python",
+        "import bert_tf",
+        "",
+        f'model = bert_tf.{class_name}.from_pretrained("FOLDER")',
+        "```",
+        "",
+        other_library,
+    ]
+    return "\n".join(lines) + "\n"

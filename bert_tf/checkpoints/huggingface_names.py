@@ -13,7 +13,7 @@ kernels are transposed.
 """
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -87,7 +87,6 @@ class Head(NamedTuple):
       parts: The parts of the model, as in the table above. Taggers and span
         models use every position and have no pooler.
       pipeline: The task on Hugging Face's Hub, if there is one.
-      outputs: The outputs: this project's names -> transformers' names.
       has_labels: Whether its classes have names.
     """
 
@@ -95,7 +94,6 @@ class Head(NamedTuple):
     architecture: str
     parts: tuple[str, ...]
     pipeline: str | None = None
-    outputs: Mapping[str, str] = {"logits": "logits"}
     has_labels: bool = False
 
 
@@ -107,33 +105,23 @@ HEADS = {
         "BertModel",
         ("encoder", "pooler"),
         "feature-extraction",
-        {
-            "sequence_output": "last_hidden_state",
-            "pooled_output": "pooler_output",
-        },
     ),
     "pretraining": Head(
         "BertPretrainer",
         "BertForPreTraining",
         ("encoder", "pooler", "masked_lm", "next_sentence"),
         "fill-mask",
-        {
-            "masked_lm_logits": "prediction_logits",
-            "next_sentence_logits": "seq_relationship_logits",
-        },
     ),
     "masked_lm": Head(
         "BertPretrainer",
         "BertForMaskedLM",
         ("encoder", "masked_lm"),
         "fill-mask",
-        {"masked_lm_logits": "logits"},
     ),
     "next_sentence": Head(
         "BertPretrainer",
         "BertForNextSentencePrediction",
         ("encoder", "pooler", "next_sentence"),
-        outputs={"next_sentence_logits": "logits"},
     ),
     "classifier": Head(
         "BertClassifier",
@@ -160,7 +148,6 @@ HEADS = {
         "BertForQuestionAnswering",
         ("encoder", "span"),
         "question-answering",
-        {"start_logits": "start_logits", "end_logits": "end_logits"},
     ),
 }
 

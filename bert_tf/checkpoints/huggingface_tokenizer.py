@@ -11,20 +11,26 @@ added tokens in the text. Reading a tokenizer with other differences logs a
 warning.
 """
 
-import dataclasses
-import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import tokenizers
 from absl import logging
 
 from bert_tf.base import files
-from bert_tf.checkpoints import settings_files
-from bert_tf.checkpoints.checkpoint import VOCABULARY, write_vocabulary
-from bert_tf.checkpoints.settings_files import BOOLEAN, OBJECT, TEXT
+from bert_tf.checkpoints.checkpoint import (
+    BOOLEAN,
+    OBJECT,
+    TEXT,
+    VOCABULARY,
+    Pretrained,
+    read_settings,
+    write_json,
+    write_vocabulary,
+)
+from bert_tf.checkpoints.huggingface_weights import quoted
 from bert_tf.errors import in_file, listed, reason, shortened
 from bert_tf.tokenization.normalization import Normalizer
 from bert_tf.tokenization.vocabulary_file import (
@@ -59,135 +65,123 @@ _IN_SETTINGS = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class TokenizerSettings:
-    """A folder's vocabulary and casing; see `Pretrained`."""
-
-    vocab: tuple[str, ...] | None = None
-    do_lower_case: bool | None = None
-    strip_accents: bool | None = None
-
-
-def read(folder: str, vocab_size: int) -> TokenizerSettings:
+def read(folder: str, vocab_size: int) -> dict[str, Any]:
     """Reads a folder's tokenizer; does not validate the lines of `vocab.txt`.
 
     Added tokens whose id is not below `vocab_size` have no embedding and are
-    left out. Raises InputError if a file is invalid, or the tokenizer is not
-    BERT's.
+    left out.
+
+    Returns:
+      The vocabulary and the casing: fields of `Pretrained` by name.
+
+    Raises:
+      InputError: If a file is invalid, or the tokenizer is not BERT's.
     """
     whole = _read_whole(folder)
-    own = settings_files.read(folder, SETTINGS, _IN_SETTINGS)
+    own = read_settings(folder, SETTINGS, _IN_SETTINGS)
     settings = _normalizer(whole) | own
-    vocab = None
+    _warn_of_differences(settings, folder)
+    casing = {n: settings.get(n) for n in ("do_lower_case", "strip_accents")}
     if path := files.find_in(folder, VOCABULARY):
         vocab = tuple(read_tokens(path))
     elif whole:
         vocab = _vocabulary(whole, os.path.join(folder, TOKENIZER))
-    tokenizer = TokenizerSettings(
-        vocab, settings.get("do_lower_case"), settings.get("strip_accents")
-    )
-    if vocab is not None:
-        entries = _added_entries(whole, own, folder)
-        tokenizer = _with_added(tokenizer, entries, vocab_size, folder)
-    _warn_of_differences(settings, folder)
-    return tokenizer
+    else:
+        return casing
+    entries = [*_added_entries(whole, own, folder)]
+    added = {n: x for n, x in sorted(entries) if n < vocab_size}
+    _warn_of_lost(added.values(), casing, folder)
+    return {**casing, "vocab": _with_added(vocab, entries, vocab_size, folder)}
 
 
-def _read_whole(folder: str) -> dict[str, Any]:
-    """Reads `tokenizer.json`, which the library validates; {} if missing."""
+def _read_whole(folder: str) -> tokenizers.Tokenizer | None:
+    """Reads `tokenizer.json`; None if it is missing."""
     path = files.find_in(folder, TOKENIZER)
     if path is None:
-        return {}
-    whole: dict[str, Any] = settings_files.read_json(path)
+        return None
+    text = files.read_text(path)
     try:
-        tokenizers.Tokenizer.from_str(json.dumps(whole))
+        return tokenizers.Tokenizer.from_str(text)
     except Exception as error:  # It raises no particular class.
         raise in_file(
             path, f"the file is not a tokenizer: {reason(error)}."
         ) from None
-    return whole
 
 
-def write(
-    folder: str, tokenizer: TokenizerSettings, model_max_length: int
-) -> None:
+def write(folder: str, pretrained: Pretrained, model_max_length: int) -> None:
     """Writes `vocab.txt` and `tokenizer_config.json`.
 
     transformers builds its tokenizer from these two. There is no
     `tokenizer.json`, from which transformers 5 would take the vocabulary only.
     """
-    if tokenizer.vocab is not None:
-        write_vocabulary(folder, tokenizer.vocab)
+    if pretrained.vocab is not None:
+        write_vocabulary(folder, pretrained.vocab)
+    path = os.path.join(folder, SETTINGS)
     settings = {
         "model_max_length": model_max_length,
-        "strip_accents": tokenizer.strip_accents,
+        "strip_accents": pretrained.strip_accents,
         "tokenize_chinese_chars": True,
         "tokenizer_class": "BertTokenizer",
     }
-    if tokenizer.do_lower_case is None:
+    if pretrained.do_lower_case is None:
         logging.warning(
             "The casing of the vocabulary is unknown; transformers will "
             "lower-case texts unless %s sets do_lower_case",
-            os.path.join(folder, SETTINGS),
+            path,
         )
     else:
-        settings["do_lower_case"] = tokenizer.do_lower_case
-    files.write_text(
-        os.path.join(folder, SETTINGS),
-        json.dumps(settings, indent=2, sort_keys=True) + "\n",
-    )
+        settings["do_lower_case"] = pretrained.do_lower_case
+    write_json(path, settings)
 
 
-def _normalizer(whole: Mapping[str, Any]) -> dict[str, Any]:
+def _normalizer(whole: tokenizers.Tokenizer | None) -> dict[str, Any]:
     """Returns the casing of a `tokenizer.json` as settings."""
-    steps = normalizer = whole.get("normalizer")
-    if isinstance(normalizer, dict):
-        steps = normalizer.get("normalizers", [normalizer])
-    for step in steps if isinstance(steps, list) else []:
-        if isinstance(step, dict) and step.get("type") == "BertNormalizer":
-            return {**step, "do_lower_case": step.get("lowercase")}
+    steps: Any = whole and whole.normalizer
+    if not isinstance(steps, tokenizers.normalizers.Sequence):
+        steps = [steps]
+    for step in steps:
+        if isinstance(step, tokenizers.normalizers.BertNormalizer):
+            return {
+                "do_lower_case": step.lowercase,
+                "strip_accents": step.strip_accents,
+                "clean_text": step.clean_text,
+                "handle_chinese_chars": step.handle_chinese_chars,
+            }
     return {}
 
 
-def _vocabulary(whole: Mapping[str, Any], path: str) -> tuple[str, ...]:
+def _vocabulary(whole: tokenizers.Tokenizer, path: str) -> tuple[str, ...]:
     """Returns the tokens of a `tokenizer.json` in the order of their ids."""
-    model = whole["model"]
-    # Older files do not record the type of their model.
-    kind = model.get("type", "WordPiece")
-    prefix = model.get("continuing_subword_prefix")
-    if kind != "WordPiece" or prefix != CONTINUATION:
+    kind = type(whole.model).__name__
+    prefix = getattr(whole.model, "continuing_subword_prefix", None)
+    if (kind, prefix) != ("WordPiece", CONTINUATION):
         raise in_file(
             path,
             f"the tokenizer must be WordPiece with the prefix {CONTINUATION!r};"
-            f" got {shortened(kind)} with {shortened(prefix)}.",
+            f" got {kind} with {shortened(prefix)}.",
         )
-    tokens = sorted(model["vocab"], key=model["vocab"].get)
-    if [*map(model["vocab"].get, tokens)] != [*range(len(tokens))]:
+    ids = whole.get_vocab(with_added_tokens=False)
+    tokens = sorted(ids, key=ids.__getitem__)
+    if sorted(ids.values()) != [*range(len(ids))]:
         raise in_file(
-            path, f"the ids of the tokens must be 0 to {len(tokens) - 1}."
+            path, f"the ids of the tokens must be 0 to {len(ids) - 1}."
         )
-    for number, token in enumerate(tokens):
-        if token and not _is_line(token):
-            raise in_file(
-                path,
-                f"token {number}, {shortened(token)}, cannot be a line of "
-                "vocab.txt.",
-            )
-    return tuple(tokens)
+    return tuple(map(_as_line, range(len(ids)), tokens))
 
 
 def _added_entries(
-    whole: Mapping[str, Any], settings: Mapping[str, Any], folder: str
+    whole: tokenizers.Tokenizer | None,
+    settings: Mapping[str, Any],
+    folder: str,
 ) -> Iterator[tuple[int, str]]:
     """Yields the ids and added tokens of the three files."""
-    for entry in whole.get("added_tokens", []):
-        yield entry["id"], entry["content"]
+    if whole:
+        for number, added in whole.get_added_tokens_decoder().items():
+            yield number, added.content
+    in_file_of_version_4 = read_settings(folder, ADDED, {})
     pairs = [
-        *((settings.get("added_tokens_decoder") or {}).items()),
-        *(
-            (n, token)
-            for token, n in settings_files.read(folder, ADDED, {}).items()
-        ),
+        *(settings.get("added_tokens_decoder") or {}).items(),
+        *((n, token) for token, n in in_file_of_version_4.items()),
     ]
     for number, token in pairs:
         if isinstance(token, dict):
@@ -203,21 +197,14 @@ def _added_entries(
 
 
 def _with_added(
-    tokenizer: TokenizerSettings,
+    vocab: tuple[str, ...],
     entries: Iterable[tuple[int, str]],
     vocab_size: int,
     folder: str,
-) -> TokenizerSettings:
-    """Appends the added tokens that follow the vocabulary of a tokenizer.
-
-    Tokens that cannot be a line of `vocab.txt` are replaced by a word that
-    never occurs, [unused<id>].
-    """
-    vocab = tokenizer.vocab or ()
+) -> tuple[str, ...]:
+    """Appends the added tokens that follow a vocabulary."""
     tokens = dict(enumerate(vocab))
-    added: dict[int, str] = {}
     for number, token in entries:
-        added[number] = token
         other = tokens.setdefault(number, token)
         if other not in (token, token.strip()):
             raise in_file(
@@ -226,45 +213,23 @@ def _with_added(
                 f"{number}. Correct {VOCABULARY}, {TOKENIZER}, {SETTINGS} or "
                 f"{ADDED}.",
             )
-    new = sorted(tokens.keys() - range(len(vocab)))
-    more = [number for number in new if number < vocab_size]
+    more = sorted(n for n in tokens if len(vocab) <= n < vocab_size)
     if more != [*range(len(vocab), len(vocab) + len(more))]:
         raise in_file(
             folder,
             f"the ids of added tokens must be consecutive from {len(vocab)}; "
             f"got {listed(more)}.",
         )
-    if new:
-        logging.warning(
-            "%s adds %d tokens to its vocabulary (%s): transformers finds them "
-            "anywhere in a text, bert_tf treats them as words, and ignores %d "
-            "without an embedding",
-            folder,
-            len(new),
-            _quoted([tokens[number] for number in new]),
-            len(new) - len(more),
-        )
-    _warn_of_lost(
-        [t for n, t in sorted(added.items()) if n < vocab_size and _is_line(t)],
-        tokenizer,
-        folder,
-    )
-    lines = (
-        tokens[number] if _is_line(tokens[number]) else f"[unused{number}]"
-        for number in more
-    )
-    return dataclasses.replace(tokenizer, vocab=(*vocab, *lines))
+    return (*vocab, *(_as_line(number, tokens[number]) for number in more))
 
 
 def _warn_of_lost(
-    added: Sequence[str], tokenizer: TokenizerSettings, folder: str
+    added: Iterable[str], casing: Mapping[str, bool | None], folder: str
 ) -> None:
     """Warns of added tokens that the tokenizer never finds in a text."""
-    normalize = Normalizer(
-        # An unknown casing counts as cased, which changes fewer tokens.
-        bool(tokenizer.do_lower_case),
-        tokenizer.strip_accents,
-    )
+    # An unknown casing counts as cased, which changes fewer tokens.
+    lowers = bool(casing["do_lower_case"])
+    normalize = Normalizer(lowers, casing["strip_accents"])
     lost = [
         token
         for token in added
@@ -278,17 +243,17 @@ def _warn_of_lost(
             "from the texts, or replace them by words and train the model "
             "again",
             folder,
-            _quoted(lost),
+            quoted(lost),
         )
 
 
-def _quoted(tokens: Sequence[str]) -> str:
-    return listed([token[:80] for token in tokens], most=4, quote=True)
+def _as_line(number: int, token: str) -> str:
+    """Returns a token as a line of `vocab.txt`.
 
-
-def _is_line(token: str) -> bool:
-    """Returns whether a token can be a line of a `vocab.txt`."""
-    return token != "" and token == token.strip() and "\n" not in token
+    If it cannot be a line, it becomes a word that never occurs, [unused<id>].
+    """
+    is_line = token != "" and token == token.strip() and "\n" not in token
+    return token if is_line else f"[unused{number}]"
 
 
 def _warn_of_differences(settings: Mapping[str, Any], folder: str) -> None:

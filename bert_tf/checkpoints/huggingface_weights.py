@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,28 +11,30 @@ import safetensors.numpy
 from absl import logging
 
 from bert_tf.base import files
-from bert_tf.checkpoints import huggingface_names, settings_files
-from bert_tf.checkpoints.checkpoint import local_file
+from bert_tf.checkpoints import huggingface_names
+from bert_tf.checkpoints.checkpoint import Check, local_file, read_json
 from bert_tf.checkpoints.huggingface_names import HEADS, WeightName
 from bert_tf.checkpoints.weights import Weights, require_finite
 from bert_tf.config import BertConfig
-from bert_tf.errors import InputError, in_file, listed, shortened
+from bert_tf.errors import in_file, listed
 
 # Safetensors files, whole or in shards.
 
 WHOLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
-# NumPy's names of the dtypes that can be read as float32, and their names in
-# files; float64 only if no number changes.
-_FLOATS = {
-    "float32": "F32",
-    "float16": "F16",
-    "bfloat16": "BF16",
-    "float64": "F64",
-}
+# The dtypes that can be read as float32; F64 only if no number changes.
+FLOATS = ("F32", "F16", "BF16", "F64")
 
+# With a folder in it, a name could lead anywhere on this machine.
 _SHARD = re.compile(r"[^/\\]+\.safetensors")
+_SHARDS = Check(
+    lambda value: (
+        isinstance(value, dict)
+        and all(_SHARD.fullmatch(str(file)) for file in value.values())
+    ),
+    "an object with the file of each tensor, in the same folder",
+)
 
 
 class TensorFiles:
@@ -60,23 +62,18 @@ class TensorFiles:
             held = set(tensors.keys())
             if paths:
                 names = {name for name, home in paths.items() if home == file}
-                for wrong, verb in ((names - held, "no"), (held - names, "a")):
-                    if wrong:
-                        raise in_file(
-                            file,
-                            f"there is {verb} tensor {min(wrong)!r}, unlike in "
-                            f"{path}. Download both again.",
-                        )
+                if names != held:
+                    raise in_file(
+                        file,
+                        f"this file and {path} do not both have the tensor "
+                        f"{min(names ^ held)!r}. Download both again.",
+                    )
             self._file_of |= dict.fromkeys(held, tensors)
             self.metadata |= tensors.metadata() or {}
         self.shapes = {
             name: tuple(file.get_slice(name).get_shape())
             for name, file in self._file_of.items()
         }
-
-    def is_float(self, name: str) -> bool:
-        """Returns whether `read` returns a tensor as float32."""
-        return self.dtype(name) in _FLOATS.values()
 
     def dtype(self, name: str) -> str:
         """Returns the name of a tensor's dtype in the file, such as "BF16"."""
@@ -93,7 +90,7 @@ class TensorFiles:
                 self.path,
                 f"NumPy has no dtype {self.dtype(name)}, which {name!r} has.",
             ) from e
-        if self.is_float(name):
+        if self.dtype(name) in FLOATS:
             value = to_float32(value, name, self.path)
         require_finite(value, name, self.path)
         return value
@@ -123,22 +120,7 @@ def open_tensors(file: str) -> TensorFiles:
     """
     if not file.endswith(".json"):
         return TensorFiles(file)
-    shards = settings_files.read_file(file, {}).get("weight_map")
-    if not isinstance(shards, dict) or not shards:
-        raise in_file(
-            file,
-            "the key 'weight_map' must map tensors to files; got "
-            f"{shortened(shards, 60)}.",
-        )
-    for name, shard in shards.items():
-        # With a folder in it, a name could lead anywhere on this machine.
-        if not isinstance(shard, str) or not _SHARD.fullmatch(shard):
-            raise in_file(
-                file,
-                f"the file of {name!r} must be in the same folder, such as "
-                "'model-00001-of-00002.safetensors'; got "
-                f"{shortened(shard, 60)}.",
-            )
+    shards = read_json(file, {"weight_map": _SHARDS}).get("weight_map") or {}
     folder = os.path.dirname(file)
     return TensorFiles(
         file, {name: os.path.join(folder, x) for name, x in shards.items()}
@@ -190,10 +172,8 @@ def _open(path: str) -> Any:
 
 # Hugging Face's weights by this project's names, and the reverse.
 
-_LAYER = re.compile(r"(?<=^bert\.encoder\.layer\.)\d+(?=\.)")
 
-
-class HuggingFaceWeights:
+class HuggingFaceWeights(Weights):
     """Weights by their TF1 names, read from safetensors on access.
 
     Tensors that are not BERT's are included, unchanged and by their own names.
@@ -221,7 +201,7 @@ class HuggingFaceWeights:
         rows = huggingface_names.rows(config)
         sources, unknown = _match(rows, tensors)
         for names in sources.values():
-            _check_sources(tensors, names)
+            _check_tensors(tensors, names)
         self.parts = {row.part for row in sources} | {"encoder"}
         _check_unknown(unknown, rows, self.path)
         self.explained = {
@@ -235,14 +215,9 @@ class HuggingFaceWeights:
             row.ours: row.turned_shape(tensors.shapes[names[0]])
             for row, names in sources.items()
         }
-        self.shapes: Mapping[str, Sequence[int]] = shapes | {
-            name: tensors.shapes[name] for name in unknown
-        }
+        self.shapes = shapes | {name: tensors.shapes[name] for name in unknown}
         self._tensors = tensors
         self._sources = {row.ours: (row, n[0]) for row, n in sources.items()}
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.shapes
 
     def __getitem__(self, name: str) -> np.ndarray:
         if name in self._sources:
@@ -253,34 +228,22 @@ class HuggingFaceWeights:
         return self._tensors.read(name)
 
 
-class HuggingFaceTensors(Mapping[str, np.ndarray]):
-    """The float32 tensors of Hugging Face's class for a head, read on access.
+def huggingface_tensors(
+    weights: Weights, config: BertConfig, head: str
+) -> dict[str, np.ndarray]:
+    """Returns the float32 tensors of Hugging Face's class for a head.
 
-    Weights that the class lacks are ignored. Access raises InputError if
-    float32 cannot represent a weight.
+    Weights that the class lacks are ignored. Raises InputError if float32
+    cannot represent a weight.
     """
-
-    def __init__(self, weights: Weights, config: BertConfig, head: str):
-        self._weights = weights
-        self._rows = {
-            row.their_name(head): row
-            for row in huggingface_names.rows(config)
-            # Many encoders were trained without a pooler.
-            if row.part in HEADS[head].parts and row.ours in weights
-        }
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        row, path = self._rows[name], self._weights.path
-        value = np.asarray(self._weights[row.ours])
-        if value.dtype.name not in _FLOATS:
-            raise _not_a_float(row.ours, value.dtype.name, path)
-        return row.turned(to_float32(value, row.ours, path))
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._rows)
-
-    def __len__(self) -> int:
-        return len(self._rows)
+    return {
+        row.their_name(head): row.turned(
+            to_float32(np.asarray(weights[row.ours]), row.ours, weights.path)
+        )
+        for row in huggingface_names.rows(config)
+        # Many encoders were trained without a pooler.
+        if row.part in HEADS[head].parts and row.ours in weights
+    }
 
 
 def _match(
@@ -315,47 +278,44 @@ def _check_unknown(
     Refuses layers that the config lacks, and this project's names.
     """
     ours = {row.ours for row in rows}
-    theirs = {row.theirs for row in rows}
     refused = [
         name
         for name in unknown
         if name in ours
-        or _LAYER.sub("0", huggingface_names.canonical(name)) in theirs
+        or huggingface_names.canonical(name).startswith("bert.encoder.layer.")
     ]
     if refused:
         raise in_file(
             path,
             "these tensors do not belong to a BERT with this config: "
-            f"{_names(refused)}.",
+            f"{quoted(refused)}.",
         )
     if unknown:
         logging.warning(
             "%s: ignoring tensors that are not BERT's: %s",
             path,
-            _names(unknown),
+            quoted(unknown),
         )
 
 
-def _check_sources(tensors: TensorFiles, names: Sequence[str]) -> None:
+def _check_tensors(tensors: TensorFiles, names: Sequence[str]) -> None:
     """Raises InputError if the tensors of a weight differ or are no floats."""
+    first, *_ = names
     for name in names:
-        if not tensors.is_float(name):
-            raise _not_a_float(name, tensors.dtype(name), tensors.path)
-    first, *others = names
-    for other in others:
-        if not np.array_equal(tensors.read(first), tensors.read(other)):
+        dtype = tensors.dtype(name)
+        if dtype not in FLOATS:
+            requirement = f"{listed(FLOATS, last='or')}; got {dtype}."
+            raise in_file(tensors.path, f"{name} must be {requirement}")
+        if name != first and not np.array_equal(
+            tensors.read(first), tensors.read(name)
+        ):
             raise in_file(
                 tensors.path,
-                f"{other} differs from {first}. Models in which these are not "
+                f"{name} differs from {first}. Models in which these are not "
                 "tied are not supported.",
             )
 
 
-def _not_a_float(name: str, dtype: str, path: str) -> InputError:
-    dtypes = listed(_FLOATS, last="or")
-    return in_file(path, f"{name} must be {dtypes}; got {dtype}.")
-
-
-def _names(names: Sequence[str]) -> str:
+def quoted(names: Sequence[str]) -> str:
     """Returns the first names; a file can contain any, so they are quoted."""
     return listed([name[:80] for name in names], most=4, quote=True)

@@ -4,27 +4,25 @@ A `.keras` file contains the configuration. `vocab.txt` and `bert_tf.json` are
 beside it, see `checkpoint.py`.
 """
 
-import contextlib
+import dataclasses
 import json
 import os
 import re
-import textwrap
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 import numpy as np
+from absl import logging
 
 import bert_tf
 from bert_tf.base import files
 from bert_tf.checkpoints.checkpoint import (
-    CONFIG,
     KERAS_FILE,
     Pretrained,
     local_file,
-    require_sizes,
     with_metadata,
     write_metadata,
 )
@@ -38,20 +36,19 @@ from bert_tf.checkpoints.weights import (
     restore,
     scope_of,
 )
-from bert_tf.errors import InputError, in_file
+from bert_tf.errors import in_file, listed, reason
 from bert_tf.modeling.dense import adapted_layers, dense_layers
 from bert_tf.modeling.variables import checkpoint_variables, encoder_config
 
-# What Keras, zipfile, json and h5py raise for a damaged file; h5py raises
-# RuntimeError.
-_DAMAGES = (
+# What Keras, zipfile, json and h5py raise for a file that they cannot load;
+# h5py raises RuntimeError.
+_FAILURES = (
     *(OSError, EOFError, zipfile.BadZipFile, zlib.error),
     *(ValueError, TypeError, LookupError, AttributeError, RuntimeError),
 )
 
-_CONFIG_FILE = "config.json"
-# Keras's classes that run code of the file's author. Before Keras 3.11.3,
-# `safe_mode` refuses only some of them.
+# Keras's classes that run code of the file's author; its `safe_mode` refuses
+# only some of them.
 _WITH_CODE = (
     *("FlaxLayer", "JaxLayer", "Lambda", "TFSMLayer", "TorchModuleWrapper"),
     "__lambda__",
@@ -64,23 +61,16 @@ def build_model(pretrained: Pretrained) -> keras.Model:
     The model has the class of the checkpoint's head. Parts that the class has
     and the checkpoint lacks are set to zero; see `ModelWeights`.
 
-    Raises:
-      InputError: If the configuration or the head is unknown, or weights are
-        missing or have other shapes.
+    Args:
+      pretrained: A checkpoint that `conversion.plan` accepts.
     """
     config, head = pretrained.config, pretrained.head
-    if config is None or head is None:
-        missing = "configuration" if config is None else "head"
-        raise in_file(pretrained.path, f"the {missing} is unknown.")
-    require_sizes(config, pretrained.weights)
+    assert config is not None
+    assert head is not None
     options = {}
     if HEADS[head].has_labels:
-        shapes = pretrained.weights.shapes
-        if "output_weights" not in shapes:
-            raise in_file(
-                pretrained.path, f"the {head} model has no output_weights."
-            )
-        options["num_labels"] = shapes["output_weights"][0]
+        shape = pretrained.weights.shapes["output_weights"]
+        options["num_labels"] = shape[0]
     model_class = getattr(bert_tf, HEADS[head].model)
     model = model_class.from_config({"config": config.to_dict(), **options})
     model.build()
@@ -102,10 +92,14 @@ def head_of_class(
         `BertPretrainer` does.
     """
     head = getattr(model_class, "head_name", None)
-    if head not in HEADS:
-        return None
-    same = [h for h, x in HEADS.items() if x.model == HEADS[head].model]
-    return preferred if preferred in same else head
+    return preferred if preferred in _same_class(head) else head
+
+
+def _same_class(head: str | None) -> list[str]:
+    """Returns the heads of the same class, "pretraining" first."""
+    if head is None:
+        return []
+    return [h for h, x in HEADS.items() if x.model == HEADS[head].model]
 
 
 def head_of_model(model: keras.Model, weights: Weights) -> str | None:
@@ -117,8 +111,7 @@ def head_of_model(model: keras.Model, weights: Weights) -> str | None:
     if head is None:
         return None
     lost = {x.part for x in rows(model.config) if x.ours not in weights}
-    same = [x for x in HEADS if HEADS[x].model == HEADS[head].model]
-    whole = [x for x in same if not lost & {*HEADS[x].parts}]
+    whole = [x for x in _same_class(head) if not lost & {*HEADS[x].parts}]
     return [*whole, "encoder"][0]
 
 
@@ -138,8 +131,28 @@ def random_weights(model: keras.Model) -> Sequence[str]:
     return ()
 
 
-class ModelWeights:
-    """The weights of a Keras model, LoRA adapters merged: a `Weights`.
+def warn_if_random(model: keras.Model) -> None:
+    """Warns once if outputs depend on random weights."""
+    if model.is_warned_of_random:
+        return
+    # Once is enough: computing the checksum for each answer is slow.
+    model.is_warned_of_random = True
+    warn_of_random(model, "Call fit first")
+
+
+def warn_of_random(model: keras.Model, advice: str) -> None:
+    unused, names = model.unused_variables, random_weights(model)
+    if needed := [n for n in names if not re.match(unused, n)]:
+        logging.warning(
+            "%s: %s is random, since the checkpoint lacks it. %s",
+            model.name,
+            listed(needed, most=4),
+            advice,
+        )
+
+
+class ModelWeights(Weights):
+    """The weights of a Keras model, LoRA adapters merged.
 
     A pooler or head that the checkpoint lacked is left out: its matrices are
     zero, see `build_model`, or they are still random.
@@ -166,9 +179,6 @@ class ModelWeights:
             name: tuple(v.shape) for name, v in self._variables.items()
         }
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._variables
-
     def __getitem__(self, name: str) -> np.ndarray:
         variable = self._variables[name]
         if variable.path in self._merged_kernels:
@@ -191,19 +201,13 @@ def read(path: str) -> Pretrained:
     """
     path = _file_at(path)
     model = load(path, compile=False)
-    config = encoder_config(model)
     weights = ModelWeights(model, path)
     pretrained = with_metadata(
-        Pretrained(path, weights, config, head=head_of_model(model, weights)),
+        Pretrained(path, weights, head=head_of_model(model, weights)),
         os.path.dirname(path),
     )
-    if config is not None and pretrained.config != config:
-        raise in_file(
-            path,
-            f"the configuration in it differs from {CONFIG} beside it. "
-            f"Correct or remove {CONFIG}.",
-        )
-    return pretrained
+    config = encoder_config(model) or pretrained.config
+    return dataclasses.replace(pretrained, config=config)
 
 
 def _file_at(path: str) -> str:
@@ -222,53 +226,31 @@ def load(path: str, **options: Any) -> keras.Model:
         `safe_mode` is False).
     """
     path = _file_at(path)
-    with local_file(path) as local:
-        with _reading(path, local), zipfile.ZipFile(local) as archive:
-            config = json.loads(archive.read(_CONFIG_FILE))
-        for values in _objects(config):
-            kind = str(values.get("class_name"))
-            if kind in _WITH_CODE and options.get("safe_mode", True):
-                raise in_file(
-                    path,
-                    f"it contains a {kind}, which runs code of the file's "
-                    "author. If you trust the author, pass safe_mode=False.",
-                )
-            # Keras finds only classes that are imported.
-            package, _, name = str(values.get("registered_name")).partition(">")
-            if package == "bert_tf" and name in bert_tf.__all__:
-                getattr(bert_tf, name)
-        with _reading(path, local):
+    objects: list[dict[str, Any]] = []
+    try:
+        with local_file(path) as local:
+            with zipfile.ZipFile(local) as archive:
+                config = archive.read("config.json")
+            json.loads(config, object_hook=objects.append)
+            for values in reversed(objects):  # Outer objects first.
+                kind = str(values.get("class_name"))
+                if kind in _WITH_CODE and options.get("safe_mode", True):
+                    raise ValueError(
+                        f"it contains a {kind}, which runs code of the file's "
+                        "author. safe_mode=False trusts the author"
+                    )
+                # Keras finds only classes that are imported.
+                name = str(values.get("registered_name")).partition(">")[2]
+                if name in bert_tf.__all__:
+                    getattr(bert_tf, name)
             model = keras.saving.load_model(local, **options)
+    except _FAILURES as error:
+        message = f"Keras cannot load the file: {reason(error)[:300]}."
+        raise in_file(path, message) from error
     for variable in model.weights:
         value = keras.ops.convert_to_numpy(variable)
         require_finite(value, variable.path, path)
     return model
-
-
-@contextlib.contextmanager
-def _reading(path: str, local: str) -> Iterator[None]:
-    """Raises InputError for what a damaged file raises in the `with` block."""
-    try:
-        yield
-    except _DAMAGES as error:
-        reason = str(error).split("\n")[0].replace(local, path)
-        reason = textwrap.shorten(reason, 200, placeholder=" ...")
-        raise InputError(
-            f"cannot read {path}: {reason}; the file is damaged or not a "
-            "model that Keras saved. Save the model again."
-        ) from error
-
-
-def _objects(config: Any) -> Iterator[dict[str, Any]]:
-    """Yields the dicts in values of a JSON file, at any depth."""
-    pending = [config]
-    while pending:
-        value = pending.pop()
-        if isinstance(value, dict):
-            yield value
-            pending += value.values()
-        elif isinstance(value, list):
-            pending += value
 
 
 def write(folder: str, pretrained: Pretrained) -> None:

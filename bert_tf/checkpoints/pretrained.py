@@ -1,4 +1,9 @@
-"""Pre-trained weights: opens checkpoints of every format and fills models."""
+"""Pre-trained weights: opens checkpoints of every format and fills models.
+
+A checkpoint may be for another task than the model. `kept_weights` compares
+them, with the same messages for scripts and Python; the task is a
+`tasks.task.FineTuningTask`, or a `Wanted` where less is known.
+"""
 
 import dataclasses
 import inspect
@@ -11,27 +16,13 @@ import keras
 from absl import logging
 
 from bert_tf.base import files
-from bert_tf.checkpoints import (
-    conversion,
-    hub,
-    huggingface,
-    keras_files,
-    model_card,
-    released,
-)
+from bert_tf.checkpoints import hub, huggingface, keras_files, released
 from bert_tf.checkpoints.checkpoint import (
-    HEADS,
     KERAS_FILE,
     Pretrained,
-    find_unsupported,
+    have_names,
     require_checkpoint,
     require_sizes,
-)
-from bert_tf.checkpoints.compatibility import (
-    Wanted,
-    keeps_head,
-    num_rows,
-    wanted_classes,
 )
 from bert_tf.checkpoints.weights import (
     NEW_HEADS,
@@ -39,7 +30,6 @@ from bert_tf.checkpoints.weights import (
     Selection,
     Weights,
     checksum,
-    described,
     restore,
 )
 from bert_tf.config import BertConfig
@@ -48,6 +38,7 @@ from bert_tf.errors import (
     did_you_mean,
     in_file,
     listed,
+    require_names,
     wrong_value,
 )
 from bert_tf.modeling.variables import checkpoint_variables, encoder_config
@@ -99,8 +90,8 @@ def load_checkpoint(
     config = encoder_config(model)
     if config is not None:
         compare_configs(config, pretrained)
-    head = keras_files.head_of_class(type(model))
-    report = restore(variables, _of_same_head(head, pretrained), may_lack)
+    wanted = Wanted(keras_files.head_of_class(type(model)))
+    report = restore(variables, kept_weights(pretrained, wanted), may_lack)
     log = logging.warning if report.missing else logging.info
     log("Weights from %s: %s", pretrained.path, report)
     return report
@@ -118,21 +109,6 @@ def _variables(model: keras.Model) -> dict[str, keras.Variable]:
             "Call it once before loading weights."
         )
     return variables
-
-
-def _of_same_head(head: str | None, pretrained: Pretrained) -> Weights:
-    """Returns the weights, without the head if it is for another task."""
-    theirs, weights = pretrained.head, pretrained.weights
-    same_names = {h for h, x in HEADS.items() if "classes" in x.parts}
-    if head == theirs or not {head, theirs} <= same_names:
-        return weights
-    logging.warning(
-        "Ignoring the head of %s: it is for %s, the model's is for %s",
-        pretrained.path,
-        theirs,
-        head,
-    )
-    return without_head(weights)
 
 
 def load_config(path: str | os.PathLike[str]) -> BertConfig:
@@ -154,23 +130,30 @@ def _config_of(pretrained: Pretrained) -> BertConfig:
     return pretrained.config
 
 
-def load_model(path: str | os.PathLike[str], **options: Any) -> keras.Model:
+def load_model(
+    path: str | os.PathLike[str],
+    custom_objects: Mapping[str, Any] | None = None,
+    compile: bool = True,
+    safe_mode: bool = True,
+) -> keras.Model:
     """Loads a whole model, as `keras.models.load_model` does.
 
     For the weights only, of any format, see `load_checkpoint`.
 
     Args:
       path: A `.keras` file of a model with classes of bert_tf in it.
-      **options: Options of Keras's function: `compile`, `custom_objects` and
-        `safe_mode`.
+      custom_objects, compile, safe_mode: See Keras's function.
 
     Raises:
       InputError: If the file is missing, damaged or not a `.keras` file, or has
         code in it, which Keras runs with `safe_mode=False` only.
     """
-    names = ("compile", "custom_objects", "safe_mode")
-    require_options("load_model", options, names)
-    return keras_files.load(files.path_text(path), **options)
+    return keras_files.load(
+        files.path_text(path),
+        custom_objects=custom_objects,
+        compile=compile,
+        safe_mode=safe_mode,
+    )
 
 
 def read_config(path: str | os.PathLike[str]) -> BertConfig:
@@ -184,7 +167,7 @@ def read_config(path: str | os.PathLike[str]) -> BertConfig:
     """
     path = files.path_text(path)
     if "model_type" in files.read_json(path):
-        return huggingface.read_config(path).config
+        return huggingface.read_config(path)
     return BertConfig.from_json_file(path)
 
 
@@ -230,30 +213,30 @@ def _open(path: str) -> Pretrained:
         return huggingface.read(hub.download(path))
     if not require_checkpoint(path):
         # Before the download, which would be useless without TensorFlow.
-        google = _import_google(path)
-        return google.read(released.download(path))
-    if _is_huggingface(path):
+        tf1 = _import_tf1(path)
+        return tf1.read(released.download(path))
+    if huggingface.is_huggingface(path):
         return huggingface.read(path)
     if path.endswith(".keras") or files.exists(os.path.join(path, KERAS_FILE)):
         return keras_files.read(path)
-    return _import_google(path).read(path)
+    return _import_tf1(path).read(path)
 
 
-def _import_google(path: str) -> Any:
-    """Imports `checkpoints.google`, which needs TensorFlow, to read a path.
+def _import_tf1(path: str) -> Any:
+    """Imports `checkpoints.tf1`, which needs TensorFlow, to read a path.
 
     Raises:
       InputError: If TensorFlow is missing, as on other backends of Keras.
     """
     try:
-        from bert_tf.checkpoints import google
+        from bert_tf.checkpoints import tf1
     except ImportError as error:
         raise in_file(
             path,
             f"reading a TF1 checkpoint needs TensorFlow ({error}). Install it, "
             "or convert the checkpoint to safetensors on another machine.",
         ) from None
-    return google
+    return tf1
 
 
 def casing_of_name(path: str) -> bool | None:
@@ -272,26 +255,6 @@ def casing_of_name(path: str) -> bool | None:
             if pattern.search(os.path.basename(name)):
                 return is_uncased
     return None
-
-
-def _is_huggingface(path: str) -> bool:
-    """Returns whether Hugging Face's files are at a path, readable or not."""
-    if files.is_directory(path):
-        return huggingface.is_folder(path)
-    if path.endswith((".safetensors", ".safetensors.index.json")):
-        return True
-    # Both a TF1 prefix and a pickle may end in .ckpt.
-    return files.exists(path) and find_unsupported([path]) is not None
-
-
-def open_weights(
-    path: str | os.PathLike[str], config: BertConfig | None = None
-) -> Weights:
-    """Returns the weights of `open_pretrained`, for a model with `config`."""
-    pretrained = open_pretrained(path)
-    if config is not None:
-        compare_configs(config, pretrained)
-    return pretrained.weights
 
 
 def compare_configs(config: BertConfig, pretrained: Pretrained) -> None:
@@ -326,10 +289,241 @@ def compare_configs(config: BertConfig, pretrained: Pretrained) -> None:
             )
 
 
-# `from_pretrained` and `save_pretrained` of the public classes.
+# Whether a checkpoint fits a task, and which of its parts are kept.
 
-# The formats of `save_pretrained` -> the formats of `conversion`.
-_SAVED_FORMATS = {"huggingface": "huggingface", "tf1": "google"}
+_SPAN_WEIGHTS = "cls/squad/output_weights"
+
+
+@dataclasses.dataclass(frozen=True)
+class Wanted:
+    """The head that a model needs; None means as in the checkpoint.
+
+    Attributes:
+      head: A key of `huggingface_names.HEADS`.
+      kind: The kind of task, see `FineTuningTask`.
+      problem_type: What the labels of a classifier mean.
+      num_outputs: The number of outputs.
+      labels: The names of the classes.
+    """
+
+    head: str | None
+    kind: str | None = None
+    problem_type: str | None = None
+    num_outputs: int | None = None
+    labels: Sequence[str] | None = None
+
+
+def head_difference(
+    pretrained: Pretrained, wanted: Any, is_trained: bool
+) -> str | None:
+    """Returns how a checkpoint's head differs from the wanted one, or None.
+
+    The names of labels are compared for training only: otherwise the task has
+    the model's labels, or the user has renamed them.
+    """
+    shapes = pretrained.weights.shapes
+    shape = shapes.get("output_weights")
+    if shape is None and _SPAN_WEIGHTS not in shapes:
+        return None
+    for name, theirs in (
+        ("head", pretrained.head),
+        ("kind", pretrained.kind or pretrained.head),
+        ("problem_type", pretrained.problem_type),
+    ):
+        ours = getattr(wanted, name)
+        if None not in (theirs, ours) and theirs != ours:
+            return f"its {name.replace('_', ' ')} is {theirs}, not {ours}"
+    if shape is not None and wanted.num_outputs not in (None, shape[0]):
+        return f"its head has {shape[0]} outputs, not {wanted.num_outputs}"
+    labels = pretrained.labels or ()
+    # If classes share a name, names cannot be matched.
+    if not is_trained or len({*labels}) < len(labels) or not have_names(labels):
+        return None
+    if wanted.labels is None or {*labels} == {*wanted.labels}:
+        return None
+    return f"its labels are {listed(labels)}"
+
+
+def kept_weights(
+    pretrained: Pretrained, wanted: Any, is_trained: bool = True
+) -> Weights:
+    """Returns the weights of a checkpoint, with its head if that fits.
+
+    Training may start from a model of another task, for example RTE from a
+    model of MNLI; a warning says that its head is not used.
+
+    Args:
+      pretrained: The checkpoint.
+      wanted: The head that the model needs.
+      is_trained: Whether a new head can be trained.
+
+    Raises:
+      InputError: The head belongs to another task and no new head will be
+        trained.
+    """
+    weights = pretrained.weights
+    difference = head_difference(pretrained, wanted, is_trained)
+    if difference is None:
+        return weights
+    if not is_trained:
+        raise InputError(
+            f"{pretrained.path} is a model of another task: {difference}. Pass "
+            "another model, or `do_train`."
+        )
+    if wanted.head == "encoder":
+        return weights
+    logging.warning(
+        "Training a new head: the head of %s belongs to another task: %s",
+        pretrained.path,
+        difference,
+    )
+    names = [name for name in weights.shapes if name.startswith("bert/")]
+    return Selection(weights, names)
+
+
+def num_rows(weights: Weights) -> int | None:
+    """Returns the number of outputs of a classifier or tagger, if known."""
+    shape = weights.shapes.get("output_weights")
+    return None if shape is None else shape[0]
+
+
+def _wanted_classes(
+    pretrained: Pretrained,
+    wanted: Wanted,
+    labels: Sequence[str] | None,
+    num_labels: int | None,
+) -> Wanted:
+    """Returns the head for classes of a model.
+
+    The head of the checkpoint fits if it has the same labels, in any order, or
+    the same number of unnamed classes, which then get the names.
+    """
+    has_names = labels is not None
+    if labels is not None:
+        labels = require_names(labels)
+        if not labels:
+            raise wrong_value("labels", "at least one name", labels)
+        if num_labels not in (None, len(labels)):
+            raise wrong_value(
+                "num_labels", f"{len(labels)}, the number of labels", num_labels
+            )
+        num_labels = len(labels)
+    rows = num_rows(pretrained.weights)
+    is_ours = rows is not None and pretrained.head in (None, wanted.head)
+    is_ours &= wanted.kind in (None, pretrained.kind or wanted.head)
+    if num_labels is None and not is_ours:
+        raise InputError(
+            f"{pretrained.path} has no head of this kind. Pass labels=[...] or "
+            "num_labels for a new head."
+        )
+    problem, theirs = None, pretrained.labels
+    if is_ours and num_labels in (None, rows):
+        num_labels, labels = rows, labels or theirs
+        if {*(labels or ())} == {*(theirs or ())}:
+            problem = pretrained.problem_type
+    is_number = pretrained.problem_type == "regression"
+    if is_ours and is_number and has_names and len(labels or ()) > 1:
+        problem = "single_label_classification"
+    return dataclasses.replace(
+        wanted, num_outputs=num_labels, labels=labels, problem_type=problem
+    )
+
+
+def warn_of_problem(pretrained: Pretrained, problem_type: str) -> None:
+    """Warns if a head is recorded with a different problem type."""
+    theirs = pretrained.problem_type
+    # One output may be read as a number or as the logit of one label.
+    if theirs in (None, "regression", problem_type):
+        return
+    if problem_type != "regression":
+        logging.warning(
+            "The head of %s is kept, but its problem type is %s, not %s",
+            *(pretrained.path, theirs, problem_type),
+        )
+
+
+def require_activation(
+    path: str, activation_fn: str | None, problem: str, advice: str
+) -> None:
+    """Raises InputError if a recorded activation would be ignored."""
+    name = (activation_fn or "Identity").split(".")[-1]
+    if name != "Identity" and (name, problem) != ("Sigmoid", "multi_label"):
+        raise InputError(
+            f"{path} records the activation_fn {activation_fn}, which is not "
+            f"applied to the output of {problem}. {advice}"
+        )
+
+
+def require_teacher(teacher: Any, task: Any, name: str) -> None:
+    """Raises InputError unless a model can be the teacher of another.
+
+    The labels are compared by `tasks.distillation.label_order`.
+
+    Args:
+      teacher: The checkpoint of the teacher.
+      task: The task of the student.
+      name: The name of the teacher in messages.
+    """
+    if teacher.config is None or teacher.vocab is None:
+        raise InputError(
+            f"{name} needs its bert_config.json and vocab.txt beside the "
+            "checkpoint. Add them."
+        )
+    fault = None
+    if tuple(teacher.vocab) != tuple(task.encoding.vocab):
+        fault = "another vocabulary"
+    elif teacher.do_lower_case is not None and (  # As in most TF1 checkpoints.
+        _lowers_and_strips(teacher) != _lowers_and_strips(task.encoding)
+    ):
+        fault = "another casing"
+    if fault:
+        raise InputError(
+            f"{name} has {fault} than the model to train, and texts are "
+            "tokenized once for both. Pass another teacher, or start from "
+            "another checkpoint."
+        )
+    most = teacher.config.max_position_embeddings
+    if task.encoding.max_seq_length > most:
+        raise wrong_value(
+            "`max_seq_length`",
+            f"at most {most}, the max_position_embeddings of the teacher",
+            task.encoding.max_seq_length,
+        )
+    if fault := _missing(teacher, task) or head_difference(
+        teacher, task, is_trained=False
+    ):
+        raise InputError(
+            f"{name} is not a fine-tuned model of this task: {fault}."
+        )
+    if hasattr(task, "problem"):
+        require_activation(
+            name,
+            teacher.activation_fn,
+            task.problem,
+            "Remove it from the teacher's config.json to learn from the "
+            "outputs before it.",
+        )
+
+
+def _missing(teacher: Any, task: Any) -> str | None:
+    """Returns the trained part that a teacher lacks, or None."""
+    shapes = teacher.weights.shapes
+    head = _SPAN_WEIGHTS if task.head == "span" else "output_weights"
+    if head not in shapes:
+        return "it has no such head"
+    pooler = "bert/pooler/dense/kernel"
+    if pooler in shapes or re.match(task.unused_variables, pooler):
+        return None
+    return "it has no pooler"
+
+
+def _lowers_and_strips(encoding: Any) -> tuple[bool, bool]:
+    """Returns the casing of a checkpoint or a `TextEncoding`."""
+    lowers, strips = encoding.do_lower_case, encoding.strip_accents
+    return lowers, lowers if strips is None else strips
+
+
+# `from_pretrained` of the public classes.
 
 
 def make_model(
@@ -343,16 +537,11 @@ def make_model(
 
     The head of a checkpoint of another `kind` of task is not used.
     """
-    require_options(model_class.__name__, options, options_of(model_class))
-    try:
-        keras.dtype_policies.get(options.get("dtype"))
-    except (TypeError, ValueError):
-        expected = "a name such as float32 or mixed_bfloat16, or a DTypePolicy"
-        raise wrong_value("dtype", expected, options["dtype"]) from None
+    accepted = options_of(model_class)
+    require_options(model_class.__name__, options, accepted)
     pretrained = open_pretrained(path)
     head = keras_files.head_of_class(model_class, pretrained.head)
     pretrained = _with_problem(pretrained, pretrained.head or head)
-    accepted = options_of(model_class)
     has_pooler = "bert/pooler/dense/bias" in pretrained.weights
     defaults: dict[str, Any] = {"add_pooling_layer": has_pooler}
     if pretrained.classifier_dropout is not None:
@@ -360,20 +549,19 @@ def make_model(
         defaults["dropout"] = pretrained.classifier_dropout
     options = {n: x for n, x in defaults.items() if n in accepted} | options
     wanted = Wanted(head, kind)
-    has_head = True
-    if "num_labels" in accepted:
-        has_head, wanted = wanted_classes(
+    has_classes = "num_labels" in accepted
+    if has_classes:
+        wanted = _wanted_classes(
             pretrained, wanted, labels, options.get("num_labels")
         )
         options["num_labels"], labels = wanted.num_outputs, wanted.labels
     elif labels is not None:
         raise InputError(f"{model_class.__name__} has no labels.")
-    weights = pretrained.weights
-    parts = {*HEADS[head].parts} if head else set()
-    if parts & {"classes", "span"}:
-        has_head &= keeps_head(pretrained, wanted)
+    weights = kept_weights(pretrained, wanted)
+    has_head = weights is pretrained.weights
+    if has_classes:
+        has_head = "output_weights" in weights
     if not has_head:
-        weights = without_head(weights)
         is_same = wanted.problem_type == pretrained.problem_type
         pretrained = dataclasses.replace(
             pretrained,
@@ -407,26 +595,6 @@ def _record_random(model: keras.Model, path: str, report: Report) -> None:
     log("%s from %s: %s%s", type(model).__name__, path, report, hint)
     if random:
         model.random_variables = report.missing, checksum(random)
-
-
-def warn_if_random(model: keras.Model) -> None:
-    """Warns once if outputs depend on random weights."""
-    if model.is_warned_of_random:
-        return
-    # Once is enough: computing the checksum for each answer is slow.
-    model.is_warned_of_random = True
-    _warn_of_random(model, "Call fit first")
-
-
-def _warn_of_random(model: keras.Model, advice: str) -> None:
-    unused, names = model.unused_variables, keras_files.random_weights(model)
-    if needed := [n for n in names if not re.match(unused, n)]:
-        logging.warning(
-            "%s: %s is random, since the checkpoint lacks it. %s",
-            model.name,
-            described(needed),
-            advice,
-        )
 
 
 def options_of(model_class: type[keras.Model]) -> set[str]:
@@ -465,12 +633,6 @@ def _reorder(
         variables[name].assign(rows)
 
 
-def without_head(weights: Weights) -> Weights:
-    """Returns the weights of the encoder and its pooler."""
-    names = [name for name in weights.shapes if name.startswith("bert/")]
-    return Selection(weights, names)
-
-
 def tokenizer_arguments(
     checkpoint: str | os.PathLike[str] | Pretrained,
 ) -> dict[str, Any]:
@@ -500,63 +662,3 @@ def tokenizer_arguments(
         "do_lower_case": pretrained.do_lower_case is not False,
         "strip_accents": pretrained.strip_accents,
     }
-
-
-def as_checkpoint(
-    model: keras.Model, tokenizer: Any = None, **facts: Any
-) -> Pretrained:
-    """Returns a model as the checkpoint that `save` writes."""
-    weights = keras_files.ModelWeights(model, model.name)
-    if tokenizer is not None:
-        facts["vocab"] = tuple(tokenizer.vocabulary)
-        facts["do_lower_case"] = tokenizer.do_lower_case
-        follows = tokenizer.strip_accents == tokenizer.do_lower_case
-        facts["strip_accents"] = None if follows else tokenizer.strip_accents
-    return dataclasses.replace(
-        model.checkpoint or Pretrained(model.name, weights),
-        path=model.name,
-        weights=weights,
-        config=model.config,
-        **{**facts, "head": keras_files.head_of_model(model, weights)},
-    )
-
-
-def save(
-    model: keras.Model,
-    folder: str | os.PathLike[str],
-    format: str,
-    tokenizer: Any = None,
-    **facts: Any,
-) -> None:
-    """Writes a model; see `FeatureModel.save_pretrained`.
-
-    Args:
-      model: The model.
-      folder: A new or empty folder.
-      format: A key of `_SAVED_FORMATS`.
-      tokenizer: Its `vocabulary`, `do_lower_case` and `strip_accents` are
-        written.
-      **facts: Further fields of `Pretrained`.
-    """
-    path = files.path_text(folder, "The folder")
-    if format not in [*_SAVED_FORMATS]:
-        formats = listed(_SAVED_FORMATS, last="or", quote=True)
-        raise wrong_value("format", formats, format)
-    if not model.built:
-        model.build()
-    if keras_files.head_of_class(type(model)) is None:
-        raise InputError(
-            f"{type(model).__name__} has no counterpart in other libraries. "
-            "Save it with model.save('NAME.keras')."
-        )
-    _warn_of_random(model, "Call fit first: it is not written")
-    options = model.get_config()
-    if "dropout" in options:
-        facts["classifier_dropout"] = options["dropout"]
-    saved = as_checkpoint(model, tokenizer, **facts)
-    planned = conversion.plan(saved, _SAVED_FORMATS[format])
-    with files.atomic_directory(path) as temporary:
-        conversion.write(planned, temporary)
-        name = HEADS[saved.head].model
-        card = model_card.text(planned.target, name, is_tf1=format == "tf1")
-        files.write_text(os.path.join(temporary, model_card.FILE), card)

@@ -19,6 +19,7 @@ import posixpath
 import shutil
 import sys
 import zipfile
+import zlib
 
 from bert_tf.base import files
 from bert_tf.errors import InputError, reason, wrong_value
@@ -26,6 +27,12 @@ from bert_tf.errors import InputError, reason, wrong_value
 CACHE = "BERT_TF_CACHE"
 MODELS_URL = "BERT_TF_MODELS_URL"
 GOOGLE = "https://storage.googleapis.com/bert_models"
+
+# What a failed download, the disk and a damaged zip file raise.
+_FAILURES = (
+    *(OSError, EOFError, ValueError, RuntimeError),
+    *(zipfile.BadZipFile, zlib.error),
+)
 
 # The files that a model needs. Google's zips also have the graph of TF1
 # (bert_model.ckpt.meta), which nothing reads.
@@ -158,7 +165,7 @@ def download(name: str) -> str:
                         f"the SHA-256 of {file} is {digest} instead of "
                         f"{expected}"
                     )
-    except Exception as error:  # `get_file` raises no particular class.
+    except _FAILURES as error:
         if os.path.isdir(folder):
             return folder  # Another process was faster.
         raise InputError(
@@ -187,9 +194,12 @@ def _extract(url: str, folder: str) -> None:
     """
     import keras
 
-    # The standard output may be a file of answers.
-    with contextlib.redirect_stdout(sys.stderr):
-        path = keras.utils.get_file("model.zip", url, cache_dir=folder)
+    try:
+        # The standard output may be a file of answers.
+        with contextlib.redirect_stdout(sys.stderr):
+            path = keras.utils.get_file("model.zip", url, cache_dir=folder)
+    except Exception as error:  # It raises no particular class.
+        raise InputError(reason(error)) from error
     with zipfile.ZipFile(path) as zipped:
         members = {
             posixpath.basename(member): member for member in zipped.namelist()

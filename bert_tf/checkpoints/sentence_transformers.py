@@ -16,16 +16,17 @@ from typing import Any
 from absl import logging
 
 from bert_tf.base import files
-from bert_tf.checkpoints import settings_files
-from bert_tf.checkpoints.checkpoint import Pretrained
-from bert_tf.checkpoints.settings_files import (
+from bert_tf.checkpoints.checkpoint import (
     BOOLEAN,
     COUNT,
     OBJECT,
     TEXT,
     TEXT_BY_NAME,
     Check,
+    Pretrained,
     are_texts,
+    read_json,
+    read_settings,
 )
 from bert_tf.config import TOKEN_POOLINGS
 from bert_tf.errors import in_file, listed, shortened
@@ -90,10 +91,10 @@ def read(folder: str, longest: int) -> dict[str, Any]:
     if path is None:
         return {}
     modules = _modules(path)
-    transformer = settings_files.read(folder, _TRANSFORMER, _IN_TRANSFORMER)
-    settings = settings_files.read(folder, _SETTINGS, _IN_SETTINGS)
+    transformer = read_settings(folder, _TRANSFORMER, _IN_TRANSFORMER)
+    settings = read_settings(folder, _SETTINGS, _IN_SETTINGS)
     prompts = settings.get("prompts") or {}
-    unsupported = _unsupported_output(transformer, folder)
+    unsupported = _unsupported_output(transformer)
     fields: dict[str, Any] = {}
     kinds = [kind for kind, _ in modules]
     if kinds in _ORDERS:
@@ -101,24 +102,22 @@ def read(folder: str, longest: int) -> dict[str, Any]:
         config = files.find_in(folder, f"{place}/config.json")
         if config is None:
             raise in_file(path, f"{shortened(place)} has no config.json.")
-        pooling = settings_files.read_file(config, _IN_POOLING)
+        pooling = read_json(config, _IN_POOLING)
         fields["normalize"] = "Normalize" in kinds
         fields["pooling"], faults = _pooling(pooling, prompts)
         unsupported += faults
     else:
         unsupported.append(f"{MODULES} with {listed(kinds) or 'no modules'}")
+    ignored = [*unsupported]
     similarity = settings.get("similarity_fn_name") or "cosine"
     if similarity != "cosine":
-        logging.warning(
-            "%s compares vectors by %s; fit and evaluate compare their cosines",
-            folder,
-            shortened(similarity),
-        )
-    if unsupported:
+        # `fit` and `evaluate` compare vectors by their cosines.
+        ignored.append(f"similarity by {_in_one_line(similarity)}")
+    if ignored:
         logging.warning(
             "%s: ignoring what bert_tf does not support: %s",
             folder,
-            listed(unsupported),
+            listed(ignored),
         )
     return {
         **fields,
@@ -138,7 +137,7 @@ def _modules(path: str) -> list[tuple[str, str]]:
     in its name too.
     """
     modules = []
-    for module in settings_files.read_json(path, list):
+    for module in read_json(path, {}, list):
         entry = module if isinstance(module, dict) else {}
         kind, place = entry.get("type"), entry.get("path")
         if not isinstance(kind, str) or not isinstance(place, str):
@@ -153,18 +152,12 @@ def _modules(path: str) -> list[tuple[str, str]]:
     return modules
 
 
-def _unsupported_output(
-    transformer: Mapping[str, Any], folder: str
-) -> list[str]:
+def _unsupported_output(transformer: Mapping[str, Any]) -> list[str]:
     """Returns the output of a Transformer module if it is unsupported."""
-    where = os.path.join(folder, _TRANSFORMER)
-    modalities = transformer.get("modality_config") or {}
-    settings_files.check(modalities, {"text": OBJECT}, where)
-    text = modalities.get("text") or {}
-    settings_files.check(text, {"method_output_name": TEXT}, where)
+    text = (transformer.get("modality_config") or {}).get("text")
     task = transformer.get("transformer_task") or _TASK
-    output = text.get("method_output_name") or _OUTPUT
-    if (task, output) == (_TASK, _OUTPUT):
+    output = isinstance(text, dict) and text.get("method_output_name")
+    if task == _TASK and output in (False, None, _OUTPUT):
         return []
     return [f"Transformer with {_in_one_line(task)} and {_in_one_line(output)}"]
 
@@ -186,7 +179,7 @@ def _pooling(
     return None if faults else modes[0], faults
 
 
-def _in_one_line(name: str) -> str:
+def _in_one_line(name: Any) -> str:
     """Returns any name from a file as one short line."""
     return shortened(name).strip("'")
 
@@ -195,7 +188,7 @@ def _length(folder: str, transformer: Mapping[str, Any], longest: int) -> int:
     """Returns the sequence length, which version 6 keeps in the tokenizer."""
     length = transformer.get("max_seq_length")
     if length is None:
-        tokenizer = settings_files.read(
+        tokenizer = read_settings(
             folder, "tokenizer_config.json", {"model_max_length": COUNT}
         )
         # A length such as 1e30 means no limit.
@@ -249,6 +242,5 @@ def write(folder: str, pretrained: Pretrained) -> None:
     if pretrained.normalize:
         contents["2_Normalize/config.json"] = {}
     for name, content in contents.items():
-        path = os.path.join(folder, name)
-        files.makedirs(os.path.dirname(path))
-        files.write_text(path, json.dumps(content, indent=2) + "\n")
+        text = json.dumps(content, indent=2) + "\n"
+        files.write_text(os.path.join(folder, name), text)

@@ -1,4 +1,9 @@
-"""Checkpoints in TensorFlow 1's format, which the original also reads.
+"""Checkpoints in TensorFlow 1's format: Google's, and those that we train.
+
+The variables have this project's names, so nothing is translated:
+
+    bert_model.ckpt.index, .data-00000-of-00001    the weights
+    bert_config.json, vocab.txt, bert_tf.json      see `checkpoint.py`
 
 A checkpoint is a dict from name to array in TensorFlow's tensor-bundle files
 (`PREFIX.index`, `PREFIX.data-00000-of-00001`), as written by TF1's Saver. A
@@ -10,19 +15,27 @@ Files are written under temporary names and renamed, the index last, so that a
 reader finds a complete checkpoint or none.
 """
 
+import dataclasses
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import tensorflow as tf
 from absl import logging
 
 from bert_tf.base import files
-from bert_tf.checkpoints.weights import require_finite
+from bert_tf.checkpoints.checkpoint import (
+    Pretrained,
+    with_metadata,
+    write_metadata,
+)
+from bert_tf.checkpoints.huggingface_names import head_of_parts
+from bert_tf.checkpoints.weights import Merged, Weights, require_finite
 from bert_tf.errors import InputError, in_file, listed, reason
 
+PREFIX = "bert_model.ckpt"
 INDEX = ".index"
 DATA = ".data-00000-of-00001"
 # TensorFlow's errors for damaged files; LookupError for truncated ones.
@@ -163,8 +176,8 @@ def require_plain(path: str) -> None:
         )
 
 
-class Reader:
-    """The tensors of the checkpoint at a prefix: a `Weights`.
+class Reader(Weights):
+    """The tensors of the checkpoint at a prefix.
 
     Raises:
       InputError: The files cannot be read.
@@ -183,9 +196,6 @@ class Reader:
         except _UNREADABLE as error:
             raise self._unreadable(error) from error
         self.shapes = self._reader.get_variable_to_shape_map()
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.shapes
 
     def __getitem__(self, name: str) -> np.ndarray:
         try:
@@ -265,7 +275,12 @@ class CheckpointManager:
         write(prefix, tensors)
         steps = [earlier for earlier in self.steps() if earlier <= step]
         remaining = steps[-self.keep :]  # All steps if `keep` is 0.
-        self._write_state(remaining)
+        # Where TF1 finds the newest one.
+        names = [os.path.basename(self.prefix(step)) for step in remaining]
+        lines = [f'model_checkpoint_path: "{names[-1]}"']
+        lines += [f'all_model_checkpoint_paths: "{name}"' for name in names]
+        path = os.path.join(self.directory, "checkpoint")
+        files.write_text(path, "".join(f"{line}\n" for line in lines))
         self._remove_others(remaining)
         return prefix
 
@@ -275,14 +290,6 @@ class CheckpointManager:
         Only the process that writes the checkpoints may call this.
         """
         self._remove_others(self.steps())
-
-    def _write_state(self, steps: list[int]) -> None:
-        """Writes the file `checkpoint`, where TF1 finds the newest one."""
-        names = [os.path.basename(self.prefix(step)) for step in steps]
-        lines = [f'model_checkpoint_path: "{names[-1]}"']
-        lines += [f'all_model_checkpoint_paths: "{name}"' for name in names]
-        path = os.path.join(self.directory, "checkpoint")
-        files.write_text(path, "".join(f"{line}\n" for line in lines))
 
     def _remove_others(self, remaining: list[int]) -> None:
         """Removes checkpoints of other steps, and incomplete files."""
@@ -295,3 +302,59 @@ class CheckpointManager:
         # The index goes first: files without an index are not a checkpoint.
         for name in sorted(old, key=lambda name: not name.endswith(INDEX)):
             tf.io.gfile.remove(os.path.join(self.directory, name))
+
+
+# Whole models: the weights and the files beside them.
+
+# The parts of a model by the scopes of their variables.
+_PARTS = {
+    "cls/predictions": "masked_lm",
+    "cls/seq_relationship": "next_sentence",
+    "cls/squad": "span",
+    "output": "classes",
+}
+_HEAD_SCOPE = re.compile(r"(cls/\w+|output)[/_]")
+
+
+def read(path: str) -> Pretrained:
+    """Reads a checkpoint and the files beside it.
+
+    The path is its prefix, with or without `.index`, or its directory. Raises
+    InputError if there is no checkpoint, or one of the files is invalid.
+    """
+    weights = Merged(open_checkpoint(path))
+    pretrained = with_metadata(
+        Pretrained(weights.path, weights), os.path.dirname(weights.path)
+    )
+    if pretrained.head is None:
+        head = head_of(weights.shapes)
+        pretrained = dataclasses.replace(pretrained, head=head)
+    return pretrained
+
+
+def head_of(names: Iterable[str]) -> str | None:
+    """Returns the head that variables belong to by name, if unambiguous."""
+    scopes = {match[1] for match in map(_HEAD_SCOPE.match, names) if match}
+    # Google's models always have a pooler.
+    return head_of_parts({"pooler", *(_PARTS.get(x, x) for x in scopes)})
+
+
+def write_pretrained(
+    folder: str,
+    pretrained: Pretrained,
+    bookkeeping: Mapping[str, np.ndarray] | None = None,
+) -> None:
+    """Writes a checkpoint and the files beside it into an existing directory.
+
+    With `bookkeeping`, optimizer slots and `global_step`, the directory becomes
+    an output folder with `model.ckpt-STEP`, from which training can resume.
+    """
+    weights = pretrained.weights
+    tensors = {name: weights[name] for name in weights.shapes}
+    if bookkeeping is None:
+        write(os.path.join(folder, PREFIX), tensors)
+    else:
+        manager = CheckpointManager(folder)
+        step = int(bookkeeping["global_step"])
+        manager.save(step, {**tensors, **bookkeeping})
+    write_metadata(folder, pretrained)

@@ -38,23 +38,19 @@ class Weights(Protocol):
     path: str
     shapes: Mapping[str, Sequence[int]]
 
-    def __contains__(self, name: str) -> bool: ...
+    def __contains__(self, name: str) -> bool:
+        return name in self.shapes
 
     def __getitem__(self, name: str) -> np.ndarray: ...
 
 
-class Selection:
+class Selection(Weights):
     """`Weights` with only the given names of a checkpoint."""
 
     def __init__(self, weights: Weights, names: Iterable[str]):
         self.path = weights.path
-        self.shapes: Mapping[str, Sequence[int]] = {
-            name: weights.shapes[name] for name in names
-        }
+        self.shapes = {name: weights.shapes[name] for name in names}
         self._weights = weights
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.shapes
 
     def __getitem__(self, name: str) -> np.ndarray:
         if name not in self.shapes:
@@ -67,31 +63,26 @@ def is_adapter(name: str) -> bool:
     return "/lora_kernel_" in name
 
 
-class Merged:
-    """The weights of a checkpoint with LoRA adapters merged: a `Weights`.
+class Merged(Selection):
+    """The weights of a checkpoint with LoRA adapters merged.
 
     For training checkpoints, whose adapters have the scale `LORA_SCALE`, or 1.
     """
 
     def __init__(self, weights: Weights):
-        self.path = weights.path
-        self.shapes: Mapping[str, Sequence[int]] = {
-            n: shape for n, shape in weights.shapes.items() if not is_adapter(n)
-        }
-        self._weights = weights
-
-    def __contains__(self, name: str) -> bool:
-        return name in self.shapes
+        names = [name for name in weights.shapes if not is_adapter(name)]
+        super().__init__(weights, names)
 
     def __getitem__(self, name: str) -> np.ndarray:
+        value = super().__getitem__(name)
         layer = name.removesuffix("/kernel")
         a, b = f"{layer}/lora_kernel_a", f"{layer}/lora_kernel_b"
-        if a not in self._weights or layer == name:
-            return self._weights[name]
+        if a not in self._weights:
+            return value
         change = self._weights[a] @ self._weights[b]
         if LORA_SCALE in self._weights:
             change *= self._weights[LORA_SCALE]
-        return self._weights[name] + change
+        return value + change
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +105,7 @@ class Report:
         text += f", {len(self.left_over)} weights unused"
         if self.left_over:
             text += f" ({listed(self.left_over, most=4)})"
-        return f"{text}; missing: {described(self.missing) or 'nothing'}"
+        return f"{text}; missing: {listed(self.missing, most=4) or 'nothing'}"
 
 
 def restore(
@@ -243,31 +234,3 @@ def scope_of(name: str) -> str:
     if is_adapter(name):
         return "lora"
     return "/".join(name.split("/")[:-1][:2])
-
-
-# The parts of a model that a checkpoint may lack, by their `scope_of`.
-_PARTS = {
-    "": "the classification head",
-    "cls/squad": "the question answering head",
-    "cls/predictions": "the masked-LM head",
-    "cls/seq_relationship": "the next-sentence head",
-    "bert/pooler": "the pooler",
-    "lora": "the LoRA adapters",
-}
-
-
-def described(names: Iterable[str]) -> str:
-    """Returns the parts that variables belong to.
-
-    >>> described(["output_weights", "output_bias"])
-    'the classification head (output_weights and output_bias)'
-    """
-    parts: dict[str, list[str]] = {}
-    for name in names:
-        scope = scope_of(name)
-        title = _PARTS.get(scope, scope.split("/")[0])
-        parts.setdefault(title, []).append(name)
-    return listed(
-        f"{title} ({listed(variables, most=2)})"
-        for title, variables in parts.items()
-    )

@@ -109,13 +109,10 @@ def run(config: ConvertCheckpointConfig) -> str:
         require_plain(config.output_dir)
     with files.atomic_directory(config.output_dir) as folder:
         conversion.write(planned, folder)
-        checks = []
         if config.verify:
-            checks = conversion.verify(planned, open_pretrained(folder))
+            print(conversion.verify(planned, open_pretrained(folder)))
     print(planned)
     _report_metadata(config, planned.target)
-    for check in checks:
-        print(check)
     print(f"made        {config.output_dir}")
     return config.output_dir
 

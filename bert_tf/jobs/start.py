@@ -18,12 +18,10 @@ from absl import logging
 
 from bert_tf.base.options import OptionError, Options, named
 from bert_tf.checkpoints.checkpoint import Pretrained, require_sizes
-from bert_tf.checkpoints.compatibility import keeps_head
 from bert_tf.checkpoints.pretrained import (
     compare_configs,
     open_pretrained,
     read_config,
-    without_head,
 )
 from bert_tf.checkpoints.weights import Weights
 from bert_tf.config import BertConfig
@@ -349,19 +347,3 @@ def require_length(max_seq_length: int, config: BertConfig) -> None:
             f"at most {most}, the max_position_embeddings of the configuration",
             max_seq_length,
         )
-
-
-def weights_for(pretrained: Pretrained, task: Any, is_trained: bool) -> Weights:
-    """Returns the weights of a checkpoint, with its head if the task fits.
-
-    Args:
-      pretrained: The checkpoint.
-      task: The task, with `head`, `problem_type` and `labels`.
-      is_trained: Whether a missing head will be trained.
-
-    Raises:
-      InputError: The head is for another task, and no new head will be trained.
-    """
-    if keeps_head(pretrained, task, is_trained):
-        return pretrained.weights
-    return without_head(pretrained.weights)

@@ -25,18 +25,14 @@ from absl import logging
 from bert_tf.base import files
 from bert_tf.checkpoints import adapters
 from bert_tf.checkpoints.checkpoint import Pretrained, write_metadata
+from bert_tf.checkpoints.pretrained import kept_weights
 from bert_tf.data import pipeline
 from bert_tf.data.batching import Features, Padding
 from bert_tf.errors import InputError, listed, wrong_value
 from bert_tf.jobs import output_folder, settings, trials
 from bert_tf.jobs.output_folder import RELEASE, WEIGHTS
 from bert_tf.jobs.settings import FineTuningOptions
-from bert_tf.jobs.start import (
-    Start,
-    trained_with,
-    warn_of_ignored,
-    weights_for,
-)
+from bert_tf.jobs.start import Start, trained_with, warn_of_ignored
 from bert_tf.jobs.teacher import Teacher
 from bert_tf.jobs.trials import Trial
 from bert_tf.modeling.optimization import layerwise_rates
@@ -244,7 +240,7 @@ class Trainings:
     def _estimator(self, training: TrainingConfig, folder: str) -> Estimator:
         start = self.start
         open_initial = functools.partial(
-            weights_for, start, self.task, is_trained=bool(self.plan)
+            kept_weights, start, self.task, is_trained=bool(self.plan)
         )
         estimator = Estimator(
             self.task,

@@ -207,10 +207,10 @@ class FeatureModel(TrainableModel):
           InputError: If the folder is not empty or cannot be written, or the
             format cannot hold the model.
         """
-        from bert_tf.checkpoints import pretrained
+        from bert_tf.checkpoints import conversion
 
         facts = {} if labels is None else {"labels": tuple(labels)}
-        pretrained.save(self, folder, format, tokenizer, **facts)
+        conversion.save(self, folder, format, tokenizer, **facts)
 
     def __call__(self, inputs=None, *args, **kwargs):
         if inputs is None:

@@ -13,7 +13,7 @@ from typing import Any
 from absl import logging
 
 from bert_tf.base import files
-from bert_tf.checkpoints.compatibility import have_names
+from bert_tf.checkpoints.checkpoint import have_names
 from bert_tf.data.tables import Columns
 from bert_tf.errors import (
     InputError,

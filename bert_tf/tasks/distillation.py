@@ -15,7 +15,8 @@ import numpy as np
 from absl import logging
 from keras import ops
 
-from bert_tf.checkpoints.compatibility import have_names, require_teacher
+from bert_tf.checkpoints.checkpoint import have_names
+from bert_tf.checkpoints.pretrained import require_teacher
 from bert_tf.config import BertConfig
 from bert_tf.data.batching import Features
 from bert_tf.errors import InputError, listed

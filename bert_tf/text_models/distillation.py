@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from bert_tf.base.options import number_fault
-from bert_tf.checkpoints.checkpoint import Pretrained
-from bert_tf.checkpoints.compatibility import have_names
-from bert_tf.checkpoints.pretrained import as_checkpoint, open_pretrained
+from bert_tf.checkpoints.checkpoint import Pretrained, have_names
+from bert_tf.checkpoints.conversion import as_checkpoint
+from bert_tf.checkpoints.pretrained import open_pretrained
 from bert_tf.config import require_number
 from bert_tf.data.batching import Features
 from bert_tf.errors import InputError, wrong_value

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import keras
 import numpy as np
 
-from bert_tf.checkpoints.pretrained import warn_if_random
+from bert_tf.checkpoints.keras_files import warn_if_random
 from bert_tf.config import positive_integer
 from bert_tf.data.batching import Features
 from bert_tf.data.schema import INPUTS

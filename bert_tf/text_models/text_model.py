@@ -9,13 +9,13 @@ import keras
 
 from bert_tf.base import files
 from bert_tf.checkpoints import adapters
+from bert_tf.checkpoints.conversion import save
+from bert_tf.checkpoints.keras_files import warn_if_random
 from bert_tf.checkpoints.pretrained import (
     make_model,
     options_of,
     require_options,
-    save,
     tokenizer_arguments,
-    warn_if_random,
 )
 from bert_tf.config import positive_integer
 from bert_tf.errors import InputError, shortened, wrong_value

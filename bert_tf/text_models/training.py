@@ -11,7 +11,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from bert_tf.checkpoints.pretrained import require_options, warn_if_random
+from bert_tf.checkpoints.keras_files import warn_if_random
+from bert_tf.checkpoints.pretrained import require_options
 from bert_tf.config import positive_integer, require_positive
 from bert_tf.data.batching import Features
 from bert_tf.errors import InputError, wrong_value

@@ -190,7 +190,6 @@ class Estimator:
                 self._loss_scale = keras.Variable(
                     [INITIAL_LOSS_SCALE, 0.0], dtype="float32", trainable=False
                 )
-        logging.info("%s", self._optimizer.describe())
         self._optimizer.iterations.assign(self.step)
         if self._own_checkpoint is not None:
             restore(

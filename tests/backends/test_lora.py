@@ -238,12 +238,12 @@ def other_base():
     ("make", "message"),
     [
         (other_base, "trained with weights that"),
-        (lambda: adapted(rank=2), r"4 with .* \[\(3, 3\)\]; .* \[\(2, 2\)\]"),
+        (lambda: adapted(rank=2), "other layers, or with another rank"),
         (lambda: adapted(target_layer_names="key"), "without adapters"),
-        (lambda: small_bert.make(BertModel), "no such weight"),
+        (lambda: small_bert.make(BertModel), "has in .* none; got"),
         (
             lambda: small_bert.fill(BertClassifier(CONFIG, num_labels=2)),
-            rf"output_bias has the shape \({LABELS},\); .* \(2,\)",
+            rf"output_bias must have .* \(2,\); got \({LABELS},\)",
         ),
     ],
 )
@@ -286,14 +286,14 @@ def test_files_of_earlier_versions(old_file):
 
 LAST = "bert/encoder/layer_1/attention/self/value/lora_kernel_b"
 BAD_OLD_FILES = [
-    ({"layers": None}, "save_lora_weights has not written this file"),
-    ({"layers": {}}, "save_lora_weights has not written this file"),
-    ({"layers": {"pooler/dense": [3, 7]}}, "'pooler/dense', which is"),
-    ({"layers": {"x": [3, 7]}}, "'x', which is not a layer of"),
+    ({"layers": None}, "there are no LoRA adapters in it"),
+    ({"layers": {}}, "there are no LoRA adapters in it"),
+    ({"layers": {"pooler/dense": [3, 7]}}, "_kernel_a must have .* none; got"),
+    ({"layers": {"x": [3, 7]}}, "lora_kernel_a must have .* none"),
     ({"facts": 7}, "facts must be an object; got 7"),
     ({"other_weights": 7}, "other_weights must be a string"),
-    ({"tensors": {LAST: None}}, f"there is no {LAST}"),
-    ({"tensors": {LAST: np.ones((2, 3))}}, f"{LAST} has the shape"),
+    ({"tensors": {LAST: None}}, f"{LAST} must have .*; got none"),
+    ({"tensors": {LAST: np.ones((2, 3))}}, f"{LAST} must have the shape"),
 ]
 
 
@@ -408,12 +408,12 @@ def test_adapters_of_peft(peft_folder, use_rslora, name, caplog):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"peft_type": "LOHA"}, "'peft_type' of PEFT must not be 'LOHA'"),
-        ({"use_dora": True}, "'use_dora' of PEFT must not be True.*merge_and"),
-        ({"bias": "all"}, "'bias' of PEFT must not be 'all'"),
-        ({"fan_in_fan_out": True}, "'fan_in_fan_out' of PEFT must not be"),
-        ({"alpha_pattern": {"key": 2}}, "'alpha_pattern' of PEFT must not be"),
-        ({"init_lora_weights": "pissa"}, "'init_lora_weights' of PEFT must"),
+        ({"peft_type": "LOHA"}, "peft_type must be 'LORA'; got 'LOHA'"),
+        ({"use_dora": True}, "use_dora must be False; got True"),
+        ({"bias": "all"}, "bias must be 'none'; got 'all'"),
+        ({"fan_in_fan_out": True}, "fan_in_fan_out must be False"),
+        ({"alpha_pattern": {"key": 2}}, "alpha_pattern must be {}"),
+        ({"init_lora_weights": "pissa"}, "init_lora_weights must be one"),
         ({"lora_alpha": np.nan}, "lora_alpha must be a positive number"),
         ({"lora_alpha": 1e300}, "lora_alpha must be a positive number"),
     ],
@@ -478,7 +478,7 @@ def test_adapters_that_are_not_finite_change_nothing(
 
 def test_adapters_of_peft_are_not_a_model(peft_folder, default_adapters, plain):
     folder = peft_folder(default_adapters)
-    with pytest.raises(InputError, match=r"adapters, not a model.*\('base'\)"):
+    with pytest.raises(InputError, match="PEFT adapters, not a model"):
         BertClassifier.from_pretrained(folder)
     (folder / "adapter_model.safetensors").unlink()
     with pytest.raises(InputError, match="there is no such safetensors file"):
@@ -503,7 +503,7 @@ def test_wrong_calls_are_errors(tmp_path):
         with pytest.raises(InputError, match="target_layer_names must be one"):
             model.enable_lora(2, targets)
     model.save_pretrained(tmp_path / "saved")
-    with pytest.raises(InputError, match="save_lora_weights has not written"):
+    with pytest.raises(InputError, match="there are no LoRA adapters"):
         model.load_lora_weights(tmp_path / "saved" / "model.safetensors")
     model.enable_lora(2)
     with pytest.raises(InputError, match="Call merge_lora first"):

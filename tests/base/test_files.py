@@ -127,8 +127,8 @@ def test_gzip_without_gz_in_its_name_is_named(write, read):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("[1]", "a.json: expected a JSON object, found a list"),
-        ("7", "found a number"),
+        ("[1]", "a.json: expected a JSON object; got"),
+        ("7", "; got 7"),
         ('{"a": 1,\n oops}', r"a\.json:2: invalid JSON at column 2"),
         ("[" * 99_999, r"a\.json: cannot parse"),
         ("9" * 9999, r"a\.json: cannot parse"),

@@ -9,9 +9,9 @@ import pytest
 from safetensors.numpy import save_file
 
 from bert_tf.checkpoints.checkpoint import Pretrained
-from bert_tf.checkpoints.huggingface import to_json
+from bert_tf.checkpoints.huggingface import config_values
 from bert_tf.checkpoints.huggingface_names import HEADS, rows
-from bert_tf.checkpoints.huggingface_weights import HuggingFaceTensors
+from bert_tf.checkpoints.huggingface_weights import huggingface_tensors
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 
@@ -113,12 +113,13 @@ def refused(message):
 
 def their_tensors(head="pretraining"):
     """The tensors of Hugging Face's class for this head."""
-    return dict(HuggingFaceTensors(arrays(head), CONFIG, head))
+    return huggingface_tensors(arrays(head), CONFIG, head)
 
 
 def config_dict(head="pretraining", **changes):
     """The contents of config.json."""
-    return json.loads(to_json(CONFIG, head)) | changes
+    whole = pretrained(head, labels=None, vocab=None)
+    return json.loads(json.dumps(config_values(whole))) | changes
 
 
 def write_json(folder, name, values):

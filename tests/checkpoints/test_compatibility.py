@@ -11,11 +11,11 @@ import sentence_files
 import bert_tf
 from bert_tf.checkpoints import tf1 as checkpoints
 from bert_tf.checkpoints.checkpoint import Pretrained, write_metadata
-from bert_tf.checkpoints.pretrained import open_pretrained
+from bert_tf.checkpoints.pretrained import kept_weights, open_pretrained
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.jobs.settings import StartOptions
-from bert_tf.jobs.start import find_start, weights_for
+from bert_tf.jobs.start import find_start
 from bert_tf.jobs.teacher import find_teacher
 from bert_tf.kinds.classification.options import ClassifierConfig
 from bert_tf.modeling.encoder import BertModel
@@ -135,7 +135,7 @@ def test_the_head_to_start_from(saved, student, caplog, facts, words):
     task = student.make_task()
 
     def start():
-        return weights_for(open_pretrained(path), task, is_trained=True)
+        return kept_weights(open_pretrained(path), task)
 
     found = warnings_of(caplog, start)
     assert found == warnings_of(caplog, load, path)

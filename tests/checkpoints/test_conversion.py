@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from bert_tf.checkpoints import conversion, google
+from bert_tf.checkpoints import conversion, tf1
 from bert_tf.checkpoints.checkpoint import WRITTEN_FORMATS
 from bert_tf.checkpoints.conversion import random_batch
 from bert_tf.checkpoints.huggingface_names import HEADS
@@ -30,10 +30,6 @@ def convert(source, folder, to, **options):
     folder.mkdir(parents=True)
     conversion.write(conversion.plan(source, to, **options), str(folder))
     return open_pretrained(folder)
-
-
-def all_of(names_by_reason):
-    return {name for names in names_by_reason.values() for name in names}
 
 
 # Hugging Face drops a pooler that the head does not use.
@@ -78,7 +74,7 @@ def test_reports_a_pooler_that_is_missing():
     source = pretrained("span", weights=arrays("span", pooler=False))
     assert str(conversion.plan(source, "google")).endswith(
         "missing     2: bert/pooler/dense/kernel and bert/pooler/dense/bias "
-        "(optional with head span)"
+        "(optional)"
     )
     del source.weights["bert/embeddings/LayerNorm/beta"]
     with refused("missing: bert/embeddings/LayerNorm/beta"):
@@ -90,8 +86,7 @@ def test_keeps_the_optimizer_only_if_asked(tmp_path):
     kept = slots(weights)
     source = pretrained("pretraining", weights=Arrays({**weights, **kept}))
     planned = conversion.plan(source, "google", keep_optimizer=True)
-    line = f"\nkept        {len(kept)} optimizer slots and counters\n"
-    assert line in str(planned)
+    assert f"\nkept        {len(kept)}: " in str(planned)
     whole = convert(source, tmp_path / "a", "google", keep_optimizer=True)
     assert_same_weights(whole.weights, source.weights)
     assert (tmp_path / "a" / "model.ckpt-11.index").exists()
@@ -104,7 +99,7 @@ def test_keeps_the_optimizer_only_if_asked(tmp_path):
     planned = conversion.plan(source, "google", "encoder", keep_optimizer=True)
     encoder = {k: v for k, v in weights.items() if k.startswith("bert/")}
     assert set(planned.bookkeeping) == set(slots(encoder))
-    assert len(all_of(planned.left_over)) == 7 + 2 * 7
+    assert len(planned.left_over) == 7 + 2 * 7
 
 
 @pytest.mark.parametrize(
@@ -118,7 +113,7 @@ def test_keeps_the_optimizer_only_if_asked(tmp_path):
 def test_reports_what_a_smaller_model_leaves_out(source, head):
     planned = conversion.plan(pretrained(source), "google", head)
     assert planned.target.head == head
-    names = [*planned.target.weights.shapes, *all_of(planned.left_over)]
+    names = [*planned.target.weights.shapes, *planned.left_over]
     assert sorted(names) == sorted(arrays(source))
     assert (planned.target.labels is None) == (head != "token")
 
@@ -133,9 +128,8 @@ def test_the_report_in_words():
         "memory",
         f"written     {len(kept)} variables, {sum(kept):,} numbers, as encoder",
         f"left over   7: {scope}/dense/kernel, {scope}/dense/bias, "
-        f"{scope}/LayerNorm/gamma, ... (7 in all) (not in a model with head "
-        "encoder in the format keras)",
-        "missing     0",
+        f"{scope}/LayerNorm/gamma, ... (7 in all) (not in the encoder model "
+        "of the format keras)",
     ]
 
 
@@ -146,11 +140,10 @@ def test_reports_copies_and_counters_of_hugging_face(tmp_path):
     tensors["bert.embeddings.position_ids"] = np.arange(19)[None]
     folder = write_folder(tmp_path, tensors, head="masked_lm")
     planned = conversion.plan(open_pretrained(folder), "google")
+    copy = "a copy of bert.embeddings.word_embeddings.weight"
     assert planned.left_over == {
-        "a counter, which nothing reads": ["bert.embeddings.position_ids"],
-        "a copy of bert.embeddings.word_embeddings.weight": [
-            "cls.predictions.decoder.weight"
-        ],
+        "bert.embeddings.position_ids": "a counter, which nothing reads",
+        "cls.predictions.decoder.weight": copy,
     }
 
 
@@ -185,13 +178,10 @@ def test_drops_foreign_variables_only():
     source = with_weights({"my/own": np.ones(3), "my/other": np.ones(2)})
     for drop in (["my/own", "my/other"], ["*/o*"]):
         planned = conversion.plan(source, "google", drop=drop)
-        assert planned.left_over == {"drop": ["my/other", "my/own"]}
+        assert planned.left_over == {"my/other": "drop", "my/own": "drop"}
         assert set(planned.target.weights.shapes) == set(arrays("classifier"))
     with refused("not BERT's: my/other"):
         conversion.plan(source, "google", drop=["my/own"])
-    for pattern in ("yours", "bert/pooler/*"):
-        with refused("`drop` must be a pattern of"):
-            conversion.plan(with_weights({}), "google", drop=[pattern])
 
 
 @pytest.mark.parametrize(
@@ -200,7 +190,12 @@ def test_drops_foreign_variables_only():
         ({"config": None}, {}, "Pass `bert_config"),
         ({"head": None}, {}, "Pass `head`"),
         ({"vocab": ("[PAD]", "a", "a")}, {}, "of memory:3: .* on line 2"),
-        ({"vocab": (*VOCAB, "x")}, {}, "24 tokens, but vocab_size is 23"),
+        ({"vocab": VOCAB[1:]}, {}, r"but not \[PAD\]"),
+        (
+            {"vocab": (*VOCAB, "x")},
+            {},
+            "24 tokens, more than the model",
+        ),
         ({}, {"keep_optimizer": True}, "79 of Adam's slots and global_step"),
     ],
 )
@@ -215,11 +210,9 @@ def test_extra_parts_of_keras_are_zero_and_not_read(tmp_path, head):
     """Keras's class has more parts than the checkpoint."""
     pooler = head == "next_sentence"
     whole = pretrained(head, weights=arrays(head, pooler=pooler))
-    [(reason, names)] = conversion.plan(whole, "keras").missing.items()
-    assert reason.endswith("zeros in the file")
     convert(whole, tmp_path / "a", "keras")
     (tmp_path / "a" / "bert_tf.json").unlink()
-    assert not set(names) & set(open_pretrained(tmp_path / "a").weights.shapes)
+    assert {*open_pretrained(tmp_path / "a").weights.shapes} == {*whole.weights}
 
 
 @pytest.mark.parametrize("to", WRITTEN_FORMATS)
@@ -251,15 +244,17 @@ def written(folder, head, to="google"):
 )
 def test_correct_files_pass(tmp_path, head, to):
     planned = written(tmp_path, head, to)
-    first, *_ = conversion.verify(planned, open_pretrained(tmp_path))
-    assert first.endswith("the converted model differ by 0 (at most 0.0001)")
+    line = conversion.verify(planned, open_pretrained(tmp_path))
+    assert line.endswith("outputs differ by 0 (at most 0.0001)")
 
 
 def test_another_weight_is_found(tmp_path):
     planned = written(tmp_path, "classifier")
     weights = arrays("classifier")
     weights["output_bias"][3] += 1
-    google.write(str(tmp_path), pretrained("classifier", weights=weights))
+    tf1.write_pretrained(
+        str(tmp_path), pretrained("classifier", weights=weights)
+    )
     with refused("outputs of the converted model differ .* by 1, more than 0."):
         conversion.verify(planned, open_pretrained(tmp_path))
 
@@ -272,25 +267,3 @@ def test_the_batch_has_padding_and_two_segments():
     assert lengths.min() < 19
     assert batch["input_ids"].max() < CONFIG.vocab_size
     assert np.unique(batch["segment_ids"]).tolist() == [0, 1]
-
-
-@pytest.mark.parametrize(
-    ("program", "reason"),
-    [
-        ("os.kill(os.getpid(), signal.SIGSEGV)", "status -11 and 'no message'"),
-        ("raise ImportError('no\\nlibrary')", "status 1 and 'library'"),
-    ],
-)
-def test_transformers_runs_in_a_process_of_its_own(
-    tmp_path, monkeypatch, program, reason
-):
-    """Its triton crashes beside TensorFlow."""
-    libraries = tmp_path / "libraries"
-    libraries.mkdir()
-    (libraries / "transformers.py").touch()
-    (libraries / "torch.py").write_text(f"import os, signal\n{program}\n")
-    monkeypatch.syspath_prepend(libraries)
-    monkeypatch.setenv("PYTHONPATH", str(libraries))
-    planned = written(tmp_path, "encoder", "huggingface")
-    with refused(f"{tmp_path}: transformers cannot run .* {reason}"):
-        conversion.verify(planned, open_pretrained(tmp_path))

@@ -5,9 +5,13 @@ import json
 import pytest
 
 from bert_tf.checkpoints import huggingface_tokenizer
-from bert_tf.checkpoints.huggingface_tokenizer import TokenizerSettings
 from bert_tf.tokenization.wordpiece import FullTokenizer
-from tests.checkpoints.small_models import VOCAB, refused, write_json
+from tests.checkpoints.small_models import (
+    VOCAB,
+    pretrained,
+    refused,
+    write_json,
+)
 
 # The model has room for more tokens.
 VOCAB_SIZE = len(VOCAB) + 5
@@ -75,17 +79,17 @@ def warning(caplog):
 
 
 def test_reads_the_vocabulary_of_either_file(read, tmp_path):
-    assert read() == TokenizerSettings()
-    assert read(added={"[E1]": 23}).vocab is None
+    assert {*read().values()} == {None}
+    assert "vocab" not in read(added={"[E1]": 23})
     shuffled = dict(sorted(whole()["model"]["vocab"].items(), reverse=True))
     tokenizer = whole(vocab=shuffled)
-    assert read(tokenizer=tokenizer, added={}).vocab == VOCAB
+    assert read(tokenizer=tokenizer, added={})["vocab"] == VOCAB
     # Older files do not have the type of the model.
     del tokenizer["model"]["type"]
-    assert read(tokenizer=tokenizer).vocab == VOCAB
+    assert read(tokenizer=tokenizer)["vocab"] == VOCAB
     # vocab.txt has priority. Programs that tokenize with it validate it.
     vocab = (*VOCAB, "", VOCAB[5], "", "x")
-    assert read([*vocab, "", " "]).vocab == vocab
+    assert read([*vocab, "", " "])["vocab"] == vocab
     with refused(r"vocab\.txt:25: .* on line 6\."):
         FullTokenizer(tmp_path / "vocab.txt")
 
@@ -110,19 +114,17 @@ def test_reads_the_vocabulary_of_either_file(read, tmp_path):
 )
 def test_reads_the_casing(read, normalizer, settings, expected):
     found = read(VOCAB, whole(normalizer), settings)
-    assert (found.do_lower_case, found.strip_accents) == expected
+    assert (found["do_lower_case"], found["strip_accents"]) == expected
 
 
 REFUSED = [
-    (UNCASED, {"type": "BPE", "merges": []}, "WordPiece .*; got 'BPE'"),
+    (UNCASED, {"type": "BPE", "merges": []}, "WordPiece .*; got BPE"),
     (UNCASED, {"type": ["WordPiece"]}, "not a tokenizer"),
     (UNCASED, {"continuing_subword_prefix": "@@"}, "with '@@'"),
     (UNCASED, {"vocab": ["[PAD]"]}, "not a tokenizer"),
     (UNCASED, {"vocab": {"a": 0, "b": 2}}, "must be 0 to 1"),
     (UNCASED, {"vocab": {"a": 0, "b": 0}}, "must be 0 to 1"),
     (UNCASED, {"vocab": {"a": 0, "b": "1"}}, "not a tokenizer"),
-    (UNCASED, {"vocab": {"a": 0, " b": 1}}, "token 1, ' b', cannot be"),
-    (UNCASED, {"vocab": {"a": 0, "b\nc": 1}}, "cannot be a line of vocab"),
     (UNCASED | {"lowercase": "true"}, {}, "not a tokenizer"),
 ]
 
@@ -142,7 +144,7 @@ def test_refuses_wrong_settings(read):
 
 # Added tokens
 
-ADDED = {"e2": 24, "[PAD]": 0, "e1": 23}
+ADDED = {"[PAD]": 0, "e1": 23, "e2": 24}
 
 
 @pytest.mark.parametrize(
@@ -159,29 +161,23 @@ def test_added_tokens_follow_the_vocabulary(
     read, caplog, vocab, tokenizer, settings, added
 ):
     found = read(vocab, tokenizer, settings, added)
-    assert found.vocab == (*VOCAB, "e1", "e2")
-    assert "adds 2 tokens to its vocabulary ('e1' and" in warning(caplog)
-    caplog.clear()
+    assert found["vocab"] == (*VOCAB, "e1", "e2")
     # They may be in the vocabulary already.
     found = read((*VOCAB, "e1", "e2"), tokenizer, settings, added)
-    assert found.vocab == (*VOCAB, "e1", "e2")
+    assert found["vocab"] == (*VOCAB, "e1", "e2")
     assert not caplog.records
 
 
 @pytest.mark.parametrize("token", [" x", "x\ny", ""])
-def test_replaces_a_token_that_cannot_be_a_line(read, caplog, token):
+def test_replaces_a_token_that_cannot_be_a_line(read, token):
     found = read(VOCAB, added={token: 23, "y": 24})
-    assert found.vocab == (*VOCAB, "[unused23]", "y")
-    assert "adds 2 tokens" in warning(caplog)
+    assert found["vocab"] == (*VOCAB, "[unused23]", "y")
 
 
-def test_a_token_without_an_embedding_is_left_out(read, caplog):
+def test_a_token_without_an_embedding_is_left_out(read):
     added = {f"e{n}": n for n in (23, 27, 28, 24, 25, 26, 900)}
     found = read(VOCAB, added=added)
-    assert found.vocab == (*VOCAB, *(f"e{n}" for n in range(23, 28)))
-    message = warning(caplog)
-    assert "adds 7 tokens to its vocabulary" in message
-    assert "ignores 2 without an embedding" in message
+    assert found["vocab"] == (*VOCAB, *(f"e{n}" for n in range(23, 28)))
 
 
 @pytest.mark.parametrize(
@@ -220,14 +216,12 @@ def test_names_added_tokens_that_never_occur(
     settings = {"do_lower_case": do_lower_case}
     vocab = (*VOCAB, *tokens) if is_known else VOCAB
     found = read(vocab, settings=settings, added=added)
-    assert found.vocab == (*VOCAB, *tokens)
-    assert f"bert_tf never finds ({lost}" in caplog.records[-1].getMessage()
-    assert len(caplog.records) == 2 - is_known
-    ids = FullTokenizer(found.vocab, do_lower_case).encode(" ".join(tokens))
-    assert {found.vocab.index(x) for x in ("<x>", "a b", "[E11]")}.isdisjoint(
-        ids
-    )
-    assert found.vocab.index("kg") in ids
+    vocab = found["vocab"]
+    assert vocab == (*VOCAB, *tokens)
+    assert f"bert_tf never finds ({lost}" in warning(caplog)
+    ids = FullTokenizer(vocab, do_lower_case).encode(" ".join(tokens))
+    assert {vocab.index(x) for x in ("<x>", "a b", "[E11]")}.isdisjoint(ids)
+    assert vocab.index("kg") in ids
 
 
 @pytest.mark.parametrize(
@@ -246,7 +240,7 @@ def test_logs_a_tokenizer_that_differs(
     read, caplog, normalizer, settings, difference
 ):
     found = read(VOCAB, whole(UNCASED | normalizer), settings)
-    assert found.vocab == VOCAB
+    assert found["vocab"] == VOCAB
     if difference is None:
         assert not caplog.records
     else:
@@ -258,11 +252,12 @@ def test_logs_a_tokenizer_that_differs(
 def test_reads_what_was_written(
     tmp_path, caplog, read, do_lower_case, strip_accents
 ):
-    tokenizer = TokenizerSettings(VOCAB, do_lower_case, strip_accents)
-    huggingface_tokenizer.write(str(tmp_path), tokenizer, 19)
+    casing = {"do_lower_case": do_lower_case, "strip_accents": strip_accents}
+    whole = pretrained("encoder", **casing)
+    huggingface_tokenizer.write(str(tmp_path), whole, 19)
     if do_lower_case is None:
         assert "will lower-case" in warning(caplog)
-    assert read() == tokenizer
+    assert read() == {**casing, "vocab": VOCAB}
     assert FullTokenizer(tmp_path / "vocab.txt").inv_vocab == list(VOCAB)
     settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
     assert settings["model_max_length"] == 19

@@ -182,8 +182,8 @@ def test_other_paths_are_not_downloaded(server, path, suggestion):
 
 
 def test_nothing_is_downloaded_without_tensorflow(server, monkeypatch):
-    monkeypatch.setitem(sys.modules, "bert_tf.checkpoints.google", None)
-    monkeypatch.delattr(bert_tf.checkpoints, "google", raising=False)
+    monkeypatch.setitem(sys.modules, "bert_tf.checkpoints.tf1", None)
+    monkeypatch.delattr(bert_tf.checkpoints, "tf1", raising=False)
     with refused(f"{NAME}: reading a TF1 checkpoint needs TensorFlow"):
         open_pretrained(NAME)
     assert not server.asked

@@ -129,10 +129,6 @@ def test_weight_decay_by_name(optimizer_class):
         np.testing.assert_allclose(variable, expected, rtol=1e-6)
     for slot in optimizer.slot_variables().values():
         assert not slot.numpy().any()
-    assert optimizer.describe() == (
-        f"{optimizer_class.__name__}: weight decay 0.5 on 2 variables "
-        "(6 weights), none on 4 variables (12 weights)"
-    )
 
 
 def test_lamb_has_ratio_one_where_a_norm_is_zero():
@@ -203,8 +199,6 @@ def test_layerwise_rates_of_a_model():
         (lambda: check_multipliers([("x", 0), ("a", -1)]), "'a' in .* got -1"),
         (lambda: check_multipliers([("a", math.inf)]), "'a' in .* got inf"),
         (lambda: check_multipliers([("a", math.nan)]), "'a' in .* got nan"),
-        (lambda: check_multipliers([("(", 1)]), r"'\(' in .* missing \)"),
-        (lambda: AdamWeightDecay(rate_multipliers=[("(", 1)]), "missing"),
         (lambda: AdamWeightDecay(weight_decay=0.1), "weight_decay_rate inst"),
         (
             lambda: AdamWeightDecay().exclude_from_weight_decay(var_names="b"),
@@ -221,10 +215,6 @@ def test_layerwise_rates_of_a_model():
         (
             lambda: AdamWeightDecay(exclude_from_weight_decay="bias"),
             "exclude_from_weight_decay must be a list .* got 'bias'",
-        ),
-        (
-            lambda: Lamb(exclude_from_layer_adaptation=["("]),
-            r"'\(' in exclude_from_layer_adaptation is not",
         ),
     ],
 )

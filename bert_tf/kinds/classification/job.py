@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bert_tf.checkpoints.compatibility import require_activation
+from bert_tf.checkpoints.pretrained import require_activation
 from bert_tf.data.batching import Features
 from bert_tf.errors import InputError, wrong_value
 from bert_tf.jobs import settings

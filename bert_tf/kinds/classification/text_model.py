@@ -10,7 +10,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from bert_tf.checkpoints.compatibility import (
+from bert_tf.checkpoints.pretrained import (
     require_activation,
     warn_of_problem,
 )

@@ -137,9 +137,7 @@ def _all_questions(
     path: str, with_negative: bool, needs_start: bool
 ) -> Iterator[Question]:
     """Yields every question of a file, whether usable or not."""
-    content = files.read_json(
-        path, "SQuAD's format, an object with a list of articles as 'data'"
-    )
+    content = files.read_json(path)
     for article, at in _members(content, "data", path, ": article"):
         for paragraph, place in _members(
             article, "paragraphs", at, ", paragraph"

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.base import processes
-from bert_tf.checkpoints.pretrained import load_checkpoint, without_head
+from bert_tf.checkpoints.pretrained import load_checkpoint
 from bert_tf.data import pipeline
 from bert_tf.data.batching import Features, Padding
 from bert_tf.errors import in_file, wrong_value
@@ -151,7 +151,7 @@ def _extract(
         # By default not compiled: texts of a file have many lengths.
         TrainingConfig(jit_compile=bool(settings.jit_compile(config))),
         None,
-        functools.partial(without_head, start.weights),
+        lambda: start.weights,
     )
     is_tpu = isinstance(strategy, tf.distribute.TPUStrategy)
     padding = Padding(static=is_tpu)

@@ -11,7 +11,7 @@ import numpy as np
 from absl import logging
 from keras import ops
 
-from bert_tf.checkpoints.settings_files import are_texts
+from bert_tf.checkpoints.checkpoint import are_texts
 from bert_tf.config import positive_integer
 from bert_tf.data.batching import Features
 from bert_tf.errors import (
