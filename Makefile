@@ -157,15 +157,14 @@ define bench
 endef
 
 bench: venv $(BENCH_VOCAB)  ## measure docs/reports/performance.md next to other programs, an hour
-	$(call bench,start)
+	"$(BIN)/python" benchmarks/start.py --output=build/start.json
+	"$(BIN)/python" benchmarks/input_pipeline.py --output=build/input_pipeline.json
 	$(call bench,tokenization,--data_dir="$(BENCH_DATA)")
 	$(call bench,data_creation,--input_file="$(BENCH_TEXT)" \
 	--vocab_file="$(BENCH_VOCAB)")
-	$(call bench,input_pipeline)
 	$(call bench,training_step)
 	$(call bench,serving)
-	"$(BIN)/python" benchmarks/corpus_scale.py --page=docs/reports/performance.md \
-	--picture=docs/reports/corpus_scale.png
+	"$(BIN)/python" benchmarks/corpus_scale.py --picture=build/corpus_scale.png
 
 define fine_tune
 	"$(BIN)/python" benchmarks/fine_tuning.py --task_name=$(1) \

@@ -252,9 +252,7 @@ def section(comparison: Comparison) -> str:
     lines = [
         comparison.machine,
         *comparison.facts,
-        "Medians of rounds (least to most); the sides take turns. Rounds in "
-        f"which other programs used more than {MOST_OF_OTHERS:.0%} of a core "
-        "are discarded if there are undisturbed ones",
+        f"Medians (least to most) of {_rounds(comparison)}",
         ", ".join(packages),
     ]
     return paragraphs(
@@ -265,33 +263,47 @@ def section(comparison: Comparison) -> str:
     )
 
 
+def _rounds(comparison: Comparison) -> str:
+    """Returns "3 rounds, 2 to 3 undisturbed"."""
+    sides = {(turn["case"], turn["side"]) for turn in comparison.turns}
+    turns = [comparison.of(*side) for side in sides]
+    counts = [len(some) for some in turns]
+    timed = [sum(map(is_timed, some)) for some in turns]
+    return f"{_range(counts)} rounds, {_range(timed)} undisturbed"
+
+
+def _range(numbers: Sequence[int]) -> str:
+    low, high = min(numbers), max(numbers)
+    return str(low) if low == high else f"{low} to {high}"
+
+
 def _rows(comparison: Comparison) -> Iterator[list[str]]:
-    """Yields the titles, then a row for each side of each case."""
+    """Yields the titles, then a row for each case with a cell for each side."""
     measured = {name for turn in comparison.turns for name in turn}
     columns = [name for name in COLUMNS if name in measured]
-    yield [
-        *("", "side", "rounds (timed)", comparison.unit),
-        *(COLUMNS[name][0] for name in columns),
-        "speed-up of bert_tf",
-    ]
+    names = [comparison.unit, *(COLUMNS[name][0] for name in columns)]
+    sides = {turn["side"] for turn in comparison.turns}
+    titles = {s: name for s, name in comparison.titles.items() if s in sides}
+    yield ["; ".join([*names, "**speed-up of bert_tf**"]), *titles.values()]
     for case in dict.fromkeys(turn["case"] for turn in comparison.turns):
-        ours = comparison.values(case, OURS, "rate")
-        for side, title in comparison.titles.items():
-            if not (turns := comparison.of(case, side)):
-                continue
-            rates = comparison.values(case, side, "rate")
-            is_time = comparison.unit == "s"
-            numbers = [1 / rate for rate in rates] if is_time else rates
-            compared = side != OURS and ours
-            ratio = np.median(ours) / np.median(rates) if compared else 0.0
-            yield [
-                case,
-                title,
-                f"{len(turns)} ({sum(map(is_timed, turns))})",
-                spread(numbers),
-                *(column(comparison, case, side, name) for name in columns),
-                f"{ratio:.2f}" if compared else "",
-            ]
+        yield [case, *(_cell(comparison, case, s, columns) for s in titles)]
+
+
+def _cell(
+    comparison: Comparison, case: str, side: str, columns: Sequence[str]
+) -> str:
+    """Returns what a side reached in a case; "" if it was not measured."""
+    rates = comparison.values(case, side, "rate")
+    if not rates:
+        return ""
+    is_time = comparison.unit == "s"
+    numbers = [1 / rate for rate in rates] if is_time else rates
+    parts = [spread(numbers)]
+    parts += [column(comparison, case, side, name) or "-" for name in columns]
+    ours = comparison.values(case, OURS, "rate")
+    if side != OURS and ours:
+        parts.append(f"**{np.median(ours) / np.median(rates):.2f}**")
+    return "; ".join(parts)
 
 
 def column(comparison: Comparison, case: str, side: str, name: str) -> str:

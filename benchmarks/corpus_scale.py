@@ -1,7 +1,6 @@
 """Memory and time of data creation for growing texts.
 
-    python benchmarks/corpus_scale.py --page=docs/reports/performance.md \\
-        --picture=docs/reports/corpus_scale.png
+    python benchmarks/corpus_scale.py --picture=build/corpus_scale.png
 
 runs create_pretraining_data.py on texts of 5, 15 and 50 MB; it takes about
 three minutes. The texts are generated: 20,000 words of one to four syllables
@@ -131,7 +130,7 @@ def write_text(path: pathlib.Path, size: int) -> None:
 
 
 def section(config: CorpusScaleConfig, rows: Sequence[Row]) -> str:
-    """Returns the section of docs/reports/performance.md."""
+    """Returns the results in Markdown."""
     titles = ["text", "documents", "examples", "memory", "CPU time"]
     cells = (
         [

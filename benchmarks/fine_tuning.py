@@ -30,7 +30,7 @@ import os
 import pathlib
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import comparison
@@ -63,14 +63,6 @@ TITLES = {
     PEER: "Hugging Face Trainer",
     FIT: "bert_tf, TextClassifier.fit",
     KERAS_HUB: "KerasHub, BertTextClassifier.fit",
-}
-# More columns of the table of every run, as in COLUMNS.
-MORE_COLUMNS = {
-    "seconds": ("whole command, s", 1, ",.0f"),
-    "cpu_seconds": ("CPU time, s", 1, ",.0f"),
-    "other_cpu_seconds": ("CPU time of other programs, s", 1, ",.0f"),
-    "global_step": ("steps", 1, ".0f"),
-    "eval_loss": ("loss on dev", 1, ".3f"),
 }
 
 
@@ -119,8 +111,9 @@ class FineTuningConfig(comparison.BenchmarkOptions):
 def run(config: FineTuningConfig) -> None:
     """Runs the benchmark, or writes the page."""
     if config.results:
-        texts = [page_section(Comparison.read(p)) for p in config.results]
-        comparison.publish("\n".join(texts), config.page, "fine_tuning")
+        tasks = [Comparison.read(path) for path in config.results]
+        text = comparison.section(merged(tasks))
+        comparison.publish(text, config.page, "fine_tuning")
         return
     if not (config.task_name and config.data_dir):
         raise InputError("Pass --task_name and --data_dir, or --results.")
@@ -140,7 +133,7 @@ def run(config: FineTuningConfig) -> None:
             if (side, seed) not in done:
                 with tempfile.TemporaryDirectory() as folder:
                     train(config, results, side, seed, pathlib.Path(folder))
-    print(page_section(results))
+    print(comparison.section(results))
 
 
 def begin(config: FineTuningConfig) -> Comparison:
@@ -319,31 +312,21 @@ def cross_check(
     )
 
 
-def page_section(results: Comparison) -> str:
-    """Returns everything about one task, in Markdown."""
-    return comparison.paragraphs(
-        [comparison.section(results).strip()],
-        ["Every run:"],
-        comparison.table(_every_run(results)),
+def merged(tasks: Sequence[Comparison]) -> Comparison:
+    """Returns the results of several tasks as those of one comparison."""
+    versions: dict[str, dict[str, str]] = {}
+    for results in tasks:
+        versions |= results.versions
+    return Comparison(
+        "GLUE and SQuAD",
+        "s",
+        TITLES,
+        [f"{r.title}: {fact}" for r in tasks for fact in r.facts],
+        command="\n".join(results.command for results in tasks),
+        machine="; ".join(dict.fromkeys(r.machine for r in tasks)),
+        versions=versions,
+        turns=[turn for results in tasks for turn in results.turns],
     )
-
-
-def _every_run(results: Comparison) -> Iterator[list[str]]:
-    measured = {name for turn in results.turns for name in turn}
-    columns = {
-        name: column
-        for name, column in (comparison.COLUMNS | MORE_COLUMNS).items()
-        if name in measured
-    }
-    yield ["", "seed", *(title for title, *_ in columns.values())]
-    for turn in results.turns:
-        yield [
-            *(TITLES[turn["side"]], str(turn["seed"])),
-            *(
-                format(turn[name] / unit, form) if name in turn else ""
-                for name, (_, unit, form) in columns.items()
-            ),
-        ]
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ bytes:
 - in pre-training, for each masked token 8 * vocab_size: logits and gradient
 
 This is 0.8 to 1.15 times what the compiler for TPUs reports for steps that
-leave a fifth of a chip's memory free (docs/reports/tpu_memory.md).
+leave a fifth of a chip's memory free (`make tpu`).
 """
 
 import itertools

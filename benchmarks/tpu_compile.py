@@ -193,7 +193,7 @@ def gib(size: int) -> str:
 
 
 def section(answers: Answers) -> str:
-    """Returns everything that was compiled, in Markdown."""
+    """Returns the largest batches that were compiled, in Markdown."""
     versions = (f"{name} {text}" for name, text in answers.versions.items())
     lines = [
         f"{', '.join(versions)}; bfloat16 activations, float32 weights",
@@ -213,19 +213,26 @@ def section(answers: Answers) -> str:
     ]
     parts = []
     for task in dict.fromkeys(trial.case.task for trial in answers.trials):
-        parts.append([f"Largest batch per chip, {TITLES[task]}:"])
+        parts.append(
+            [
+                f"Largest batch per chip, {TITLES[task]}; in brackets, the "
+                "share of the usable memory that it needs:"
+            ]
+        )
         parts.append(comparison.table(_largest(answers, task)))
     return comparison.paragraphs(
         [
             "`make tpu` writes this. These programs never ran on a TPU. The",
-            "numbers are the memory that each program needs on a chip,",
-            "according to the TPU compiler (libtpu).",
+            "batch sizes are those that the TPU compiler (libtpu) accepts.",
         ],
         [f"- {line}" for line in lines],
         *parts,
-        ["Memory that each program needs on a chip, in GiB:"],
-        comparison.table(_programs(answers)),
     )
+
+
+def _cell(trial: Trial) -> str:
+    share = sum((trial.memory or {}).values()) / trial.available
+    return f"{trial.batch_size} ({share:.0%})"
 
 
 def _largest(answers: Answers, task: str) -> Iterator[list[str]]:
@@ -236,39 +243,8 @@ def _largest(answers: Answers, task: str) -> Iterator[list[str]]:
         for chip in MEMORY:
             case = Case(task, "training", model, length, chip)
             found = answers.largest(case)
-            row.append(
-                str(found.batch_size) if found else "0" * (case in cases)
-            )
+            row.append(_cell(found) if found else "0" * (case in cases))
         yield row
-
-
-def _programs(answers: Answers) -> Iterator[list[str]]:
-    yield [
-        *("chip", "model", "length", "task", "step", "batch"),
-        *(
-            "weights, moments",
-            "temporary",
-            "program",
-            "total",
-            "share of memory",
-        ),
-    ]
-    for case, batch_size, memory, available in answers.trials:
-        sizes = ["", "", "", "refused", ""]
-        if memory:
-            total = sum(memory.values())
-            sizes = [
-                gib(memory["arguments"]),
-                gib(memory["temporaries"] + memory["outputs"]),
-                gib(memory["program"]),
-                gib(total),
-                f"{total / available:.0%}",
-            ]
-        yield [
-            *(case.chip, f"BERT-{case.model.title()}", str(case.length)),
-            *(case.task, case.kind, str(batch_size)),
-            *sizes,
-        ]
 
 
 if __name__ == "__main__":

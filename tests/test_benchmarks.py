@@ -83,10 +83,11 @@ def test_sides_take_turns(comparison, results, tmp_path):
     )
     assert "- ours 1.0, theirs 1.0, third 1.0\n" in text
     for line in (
-        "|  | side | rounds (timed) | MB/s | % of peak | speed-up of bert_tf |",
-        "| short | bert_tf | 2 (2) | 18.0 | 50% |  |",
-        "| short | another | 2 (2) | 9.00 | 50% | 2.00 |",
-        "| long | a third | 2 (2) | 60.0 | 50% | 3.00 |",
+        "- Medians (least to most) of 2 rounds, 2 undisturbed",
+        "| MB/s; % of peak; **speed-up of bert_tf** | bert_tf | another "
+        "| a third |",
+        "| short | 18.0; 50% | 9.00; 50%; **2.00** |  |",
+        "| long | 180; 50% | 90.0; 50%; **2.00** | 60.0; 50%; **3.00** |",
     ):
         assert f"\n{line}\n" in text
 
@@ -110,10 +111,13 @@ def test_disturbed_rounds_count_only_without_others(comparison, results):
         )
     ]
     text = comparison.section(results)
-    ours = "| 3 (2) | 3.00 (2.00 to 4.00) | 4 (2 to 9) |  |"
-    assert f"| short | bert_tf {ours}" in text
+    assert "of 1 to 3 rounds, 0 to 2 undisturbed\n" in text
     ratio = np.median([1 / 2, 1 / 4]) * 1.5
-    assert f"| short | another | 1 (0) | 1.50 | 2 | {ratio:.2f} |" in text
+    ours, theirs = (
+        "3.00 (2.00 to 4.00); 4 (2 to 9)",
+        f"1.50; 2; **{ratio:.2f}**",
+    )
+    assert f"| short | {ours} | {theirs} |" in text
 
 
 PAGE = """# Title
@@ -322,7 +326,7 @@ def test_the_checks_of_a_gpu_succeed_on_the_cpu(gpu_check, monkeypatch, capsys):
 def test_the_memory_of_a_step_is_near_the_compilers(
     benchmarks, task, model, length, batch, gib
 ):
-    """The last number is a row of docs/reports/tpu_memory.md."""
+    """The last number is the TPU compiler's; `make tpu` reports it."""
     program = benchmarks("gpu_memory")
     config = BertConfig.from_name(model, vocab_size=program.VOCAB_SIZE)
     needed = program.step_bytes(

@@ -155,8 +155,6 @@ def anchor_of(title):
     [
         "korean",
         "migration",
-        "paper",
-        "pretraining_budget",
         pytest.param("README", marks=pytest.mark.slow),
         pytest.param("composing", marks=pytest.mark.slow),
         pytest.param("serving", marks=pytest.mark.slow),
