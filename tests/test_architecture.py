@@ -245,7 +245,7 @@ NAMES_FLAGS = {
     **dict.fromkeys(["cli", "command"], "the command line"),
     "corpus.engines.beam": "options of Beam, which are words of a command line",
     "corpus.engines.spark": "options of spark-submit",
-    "serving.readme": "commands that start a server",
+    "serving.export": "commands that start a server",
 }
 
 
@@ -540,6 +540,7 @@ PRIVATE = {
     "_get_variable_index": "the index of a variable's slots",
     "_kernel": "Keras's `Dense` keeps the kernel there when it is quantized",
     "_maybe_symbolic_build": "replicas with batches of different sizes",
+    "_symbolic_build": "variables of metrics, so that a step is traced once",
     "_untrack_variable": "an int8 kernel replaces the one of floats",
     "__internal__": "updates of variables on all devices, in a replica",
 }

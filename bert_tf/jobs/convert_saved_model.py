@@ -90,7 +90,7 @@ def _write_models(
 ) -> str:
     """Writes all files; returns the table."""
     from bert_tf.serving import runtimes
-    from bert_tf.serving.readme import README
+    from bert_tf.serving.export import README
 
     runtime = runtimes.RUNTIMES[config.format]
     batches = runtimes.random_rows(export)

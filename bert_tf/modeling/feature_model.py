@@ -46,9 +46,6 @@ _KEYWORDS = frozenset(
     ("input_ids", *TOKEN_FEATURES, "masked_lm_positions", "cls_positions")
 ).union(_FOREIGN_NAMES)
 
-# Features that are ids or positions: integers.
-_INTEGERS = _KEYWORDS - _FOREIGN_NAMES.keys() - {"input_mask"}
-
 
 # Number of axes of `input_ids` -> their meaning.
 _AXES = {2: ("batch", "length"), 3: ("batch", "choices", "length")}
@@ -304,17 +301,8 @@ class FeatureModel(TrainableModel):
     def _check_values(self, features: dict) -> None:
         """Checks that known values of features are within the model's sizes.
 
-        Tensors may be floats, which `keras.Input` has by default.
+        They may be floats, which `keras.Input` has by default.
         """
-        for name in _INTEGERS & features.keys():
-            x = features[name]
-            if isinstance(x, np.ndarray) and x.dtype.kind not in "iub":
-                raise wrong_value(
-                    f"The dtype of {name}",
-                    "an integer dtype",
-                    x.dtype.name,
-                    "Convert the values.",
-                )
         sizes = {
             "input_ids": "vocab_size",
             "segment_ids": "type_vocab_size",
@@ -420,17 +408,21 @@ class FeatureModel(TrainableModel):
         layers = adapted_layers(self._encoder())
         return {n: [x.lora_rank, x.lora_alpha] for n, x in layers.items()}
 
-    def start_as_zeros(self) -> None:
-        """Makes `build` fill embeddings and blocks with zeros.
+    def build_weights(self, is_restored: bool) -> Self:
+        """Builds and returns the model.
 
-        Their weights are read next, and drawing initial values would take half
-        of the time that it takes to load a model. Heads and poolers, which a
-        checkpoint may lack, get their usual initial values.
+        If its weights are restored next, embeddings and blocks are zeros:
+        drawing initial values would take half of the time that it takes to load
+        a model. Heads and poolers, which a checkpoint may lack, get their usual
+        initial values.
         """
-        encoder = self._encoder()
-        encoder.embeddings.starts_as_zeros = True
-        for _, layer in dense_layers(encoder.encoder):
-            layer.kernel_initializer = keras.initializers.Zeros()
+        if is_restored:
+            encoder = self._encoder()
+            encoder.embeddings.starts_as_zeros = True
+            for _, layer in dense_layers(encoder.encoder):
+                layer.kernel_initializer = keras.initializers.Zeros()
+        self.build()
+        return self
 
     def _encoder(self) -> Any:
         """Returns the `BertModel`: the model itself, or the one in it."""
@@ -624,7 +616,7 @@ def _require_range(features: Mapping, name: str, most: int, what: str) -> None:
     if name not in features or not kernels.has_values(features[name]):
         return
     values = ops.convert_to_numpy(features[name])
-    if values.dtype == object:  # Strings.
+    if values.dtype.kind in "OSU":
         raise wrong_value(name, "an array of integers", values)
     is_wrong = ~((values >= 0) & (values <= most))
     if values.dtype.kind not in "iub":

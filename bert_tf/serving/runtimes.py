@@ -5,6 +5,7 @@ converted: ids in, probabilities, logits or embeddings out. Their packages are
 large, so they are imported where they are used.
 """
 
+import logging
 import math
 import os
 import pathlib
@@ -14,22 +15,23 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
-from absl import logging
 
 from bert_tf.base import files
 from bert_tf.errors import in_file, reason, tensorflow_required
-from bert_tf.serving.export import EXTRA, MODEL_FILE, at_least
-from bert_tf.serving.masked_words import ServedMaskedLM
-from bert_tf.serving.readme import MODEL_CARD, specs_of
+from bert_tf.serving.export import (
+    EXTRA,
+    MODEL_CARD,
+    MODEL_FILE,
+    silenced,
+    specs_of,
+)
+from bert_tf.serving.served import ServedMaskedLM
 from bert_tf.tokenization.vocabulary_file import load_vocab
 
 Arrays = dict[str, np.ndarray]
 
 # Supported by ONNX Runtime 1.14 (2023) and newer.
 OPSET = 18
-
-# The loggers of the converters; ONNX Runtime's quantizer uses the root logger.
-_LOGGERS = ("tensorflow", "tf2onnx", "root")
 
 # The largest difference of a float32 model; see `difference`.
 TOLERANCE = 1e-3
@@ -289,7 +291,7 @@ answer = model(**features)""",
 
 def convert(export: Export, runtime: Runtime, int8: bool) -> dict[str, bytes]:
     """Returns `Runtime.to_models`, without what converters log."""
-    with at_least(logging.ERROR, *_LOGGERS):
+    with silenced(logging.WARNING):
         return runtime.to_models(export, int8)
 
 

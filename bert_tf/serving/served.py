@@ -9,69 +9,36 @@ TensorFlow Text in `tokenization.graph`, since servers lack others.
 import abc
 import pathlib
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import keras
+import numpy as np
 import tensorflow as tf
 
-from bert_tf.base import files
 from bert_tf.data.schema import INPUTS
 from bert_tf.errors import in_file, require_names
-from bert_tf.serving.windows import (
-    Tensors,
-    in_batches,
-    pack_windows,
-)
-from bert_tf.tasks.encoding import TextEncoding
+from bert_tf.tasks.encoding import Encoding, TextEncoding
+from bert_tf.tasks.masked_words import MASK, MaskedWordsTask, mask_cut_off
 from bert_tf.tasks.task import FineTuningTask, Rows
 from bert_tf.tokenization.graph import BertTokenizer
-
-# Stands for an empty name, since tables skip empty lines. Google's Chinese
-# vocabulary has an empty token, and readers of vocabularies strip lines.
-_BLANK = " "
+from bert_tf.tokenization.packing import truncated_lengths
+from bert_tf.tokenization.vocabulary_file import require_special_tokens
 
 # A longer text would keep a server busy, and other clients waiting.
 MAX_TEXT_BYTES = 100_000
 
 
-class LineTable(tf.saved_model.experimental.TrackableResource):
-    """A table of the lines of a file, by line number.
+Tensors = Mapping[str, tf.Tensor]
 
-    A table of `tf.lookup` would be named after the path of its file, and the
-    export would contain this path.
-    """
-
-    def __init__(self, file: tf.saved_model.Asset, name: str):
-        super().__init__()
-        self._file = file
-        self._name = name
-        self._initialize()
-
-    def _create_resource(self) -> tf.Tensor:
-        return tf.raw_ops.HashTableV2(
-            key_dtype=tf.int64, value_dtype=tf.string, shared_name=self._name
-        )
-
-    def _initialize(self) -> None:
-        tf.raw_ops.InitializeTableFromTextFileV2(
-            table_handle=self.resource_handle,
-            filename=self._file.asset_path,
-            key_index=tf.lookup.TextFileIndex.LINE_NUMBER,
-            value_index=tf.lookup.TextFileIndex.WHOLE_LINE,
-        )
-
-    def lookup(self, numbers: tf.Tensor) -> tf.Tensor:
-        """Returns the lines of line numbers of any shape; "" if unknown."""
-        numbers = tf.cast(numbers, tf.int64)
-        lines = tf.raw_ops.LookupTableFindV2(
-            table_handle=self.resource_handle, keys=numbers, default_value=""
-        )
-        lines.set_shape(numbers.shape)
-        return lines
+# Limits the memory of a request.
+BATCH_SIZE = 32
 
 
 class Names(tf.Module):
-    """Names by number, which a SavedModel stores as a text file.
+    """Names by number, which a SavedModel also has as a text file.
+
+    A table of `tf.lookup` would be named after the path of its file, and the
+    export would contain this path.
 
     Args:
       names: The names, one line each.
@@ -86,22 +53,19 @@ class Names(tf.Module):
         super().__init__()
         names = list(names)
         require_lines(names, path.name)
-        self._has_blank = "" in names
-        lines = "".join(f"{name or _BLANK}\n" for name in names)
         # Half of a surrogate pair, which JSON can contain, becomes "?".
-        path.write_bytes(lines.encode("utf-8", errors="replace"))
-        # A SavedModel contains the assets of modules, but not of resources.
+        lines = [name.encode("utf-8", errors="replace") for name in names]
+        # Readers of vocabularies strip lines, and may skip empty ones.
+        path.write_bytes(b"".join((line or b" ") + b"\n" for line in lines))
         self._file = tf.saved_model.Asset(str(path))
-        # If two models share a session, they share tables of the same name.
-        digest = files.checksum(str(path))[:16]
-        self._table = LineTable(self._file, f"{path.stem}_{digest}")
+        self._names = np.array([*lines, b""], object)
 
     def __call__(self, numbers: tf.Tensor) -> tf.Tensor:
         """Returns the names of integers of any shape, "" for unknown ones."""
-        names = self._table.lookup(numbers)
-        return (
-            tf.where(names == _BLANK, "", names) if self._has_blank else names
-        )
+        last = len(self._names) - 1
+        numbers = tf.cast(numbers, tf.int64)
+        is_known = (numbers >= 0) & (numbers < last)
+        return tf.gather(self._names, tf.where(is_known, numbers, last))
 
 
 def require_lines(names: Iterable[str], file: str) -> None:
@@ -290,32 +254,11 @@ def _as_text(shape: tf.Tensor) -> tf.Tensor:
     return tf.strings.reduce_join(tf.strings.as_string(shape), separator=",")
 
 
-class ServedWindows(Served):
-    """A model that splits texts into windows, as in training.
-
-    Without a `doc_stride`, texts are truncated instead.
-    """
-
-    @property
-    def _is_split(self) -> bool:
-        # A `TextEncoding` has no windows.
-        return getattr(self.encoding, "doc_stride", None) is not None
-
-    def rows(
-        self, texts: Tensors
-    ) -> tuple[tf.Tensor | None, dict[str, tf.Tensor]]:
-        """See `Served`; the rows of split texts are windows."""
-        if not self._is_split:
-            return super().rows(texts)
-        # String ops only have CPU kernels.
-        with tf.device("CPU:0"):
-            texts = self.checked(texts)
-            ids = self.ids([texts[name] for name in self.inputs])
-            return pack_windows(self.tokenizer, ids, self.encoding)
-
-
-class ServedTask(ServedWindows):
+class ServedTask(Served):
     """Serves the answers of any kind of task, as `predict` computes them.
+
+    With a `doc_stride`, texts are split into windows, as in training; otherwise
+    they are truncated.
 
     Args:
       model: A model of the task, built.
@@ -331,6 +274,19 @@ class ServedTask(ServedWindows):
         self.kind = task.head
         if is_pair:
             self.text_names = ("text_a", "text_b")
+
+    def rows(
+        self, texts: Tensors
+    ) -> tuple[tf.Tensor | None, dict[str, tf.Tensor]]:
+        """See `Served`; the rows of split texts are windows."""
+        # A `TextEncoding` has no windows.
+        if getattr(self.encoding, "doc_stride", None) is None:
+            return super().rows(texts)
+        # String ops only have CPU kernels.
+        with tf.device("CPU:0"):
+            texts = self.checked(texts)
+            ids = self.ids([texts[name] for name in self.inputs])
+            return pack_windows(self.tokenizer, ids, self.encoding)
 
     def answer(self, texts: Tensors) -> dict[str, tf.Tensor]:
         """Returns the answers of the task for strings [B]."""
@@ -351,3 +307,242 @@ class ServedTask(ServedWindows):
 
     def _row_outputs(self, features: Tensors) -> dict[str, tf.Tensor]:
         return self._task.row_outputs(features, self.model(features))
+
+
+class ServedMaskedLM(Served):
+    """Maps texts with `[MASK]` tokens to the words that fit.
+
+    Args:
+      model: A `BertPretrainer`, built.
+      encoding: How texts became ids in training.
+      top_k: The number of candidates for each mask, k, at most all tokens.
+
+    Raises:
+      InputError: If `top_k` is below 1, or the vocabulary has no `[MASK]`.
+    """
+
+    kind = "masked language model"
+
+    def __init__(
+        self, model: keras.Model, encoding: TextEncoding, top_k: int = 5
+    ):
+        vocab = encoding.tokenizer.vocab
+        require_special_tokens(vocab, [MASK])
+        super().__init__(model, encoding)
+        self._task = MaskedWordsTask(model.config, encoding, top_k=top_k)
+        self._mask_id = vocab[MASK]
+
+    @property
+    def example(self) -> dict[str, list]:
+        return {
+            "text": [
+                f"The capital of France is {MASK}.",
+                f"She put the {MASK} on the table and sat {MASK}.",
+            ]
+        }
+
+    def features(self, texts: Tensors) -> dict[str, tf.Tensor]:
+        """Returns `INPUTS`, int32 [B, S], in which `[MASK]` is one token.
+
+        Raises:
+          tf.errors.InvalidArgumentError: If a mask is truncated.
+        """
+        texts = self.checked(texts)
+        ids = self.tokenizer.tokenize(texts["text"], keep=MASK)
+        features = self.tokenizer.pack([ids])
+        before, after = (
+            tf.math.count_nonzero(tokens == self._mask_id)
+            for tokens in (ids.values, features["input_ids"])
+        )
+        message = mask_cut_off(self.encoding.max_seq_length)
+        tf.debugging.Assert(before == after, [message])
+        return features
+
+    def answer_tokens(self, features: Tensors) -> dict[str, tf.Tensor]:
+        """Predicts the words of each mask while the other masks stay in place.
+
+        Returns:
+          `num_blanks`, the number of masks of each text, at most M, int32 [B];
+          and for each mask, in text order, `words`, the most likely first,
+          strings [B, M, k], and their `probabilities`, float32 [B, M, k]. Texts
+          with fewer than M masks are padded with "" and 0.
+        """
+        positions = tf.where(features["input_ids"] == self._mask_id)  # [N, 2]
+        logits = self._logits(features, positions)
+        answer = self._task.best_words(logits)
+
+        def by_text(values):
+            return tf.RaggedTensor.from_value_rowids(
+                values,
+                positions[:, 0],
+                nrows=tf.shape(features["input_ids"], tf.int64)[0],
+                validate=False,
+            )
+
+        num_blanks = by_text(answer["ids"]).row_lengths()
+        return {
+            "num_blanks": tf.cast(num_blanks, tf.int32),
+            "words": by_text(self.token_names(answer["ids"])).to_tensor(),
+            "probabilities": by_text(answer["probabilities"]).to_tensor(),
+        }
+
+    def _logits(self, features: Tensors, positions: tf.Tensor) -> tf.Tensor:
+        """Returns the logits at positions [N, 2] only, [N, vocab_size]."""
+        model = self.model
+        outputs = model.bert(features)
+        vectors = tf.gather_nd(outputs["sequence_output"], positions)
+        # The head takes them as one text in which every token is masked.
+        logits = model.cls.masked_lm(
+            vectors[tf.newaxis], None, model.bert.embeddings.word_embeddings
+        )
+        return logits[0]
+
+
+# Texts that take several rows of a model: the same windows as `tasks.encoding`
+# and `tasks.windows` make in NumPy.
+
+
+def in_batches(
+    compute: Callable[[dict[str, tf.Tensor]], Tensors],
+    features: Tensors,
+    nothing: Tensors | None = None,
+) -> dict[str, tf.Tensor]:
+    """Returns the result of `compute` for all rows, `BATCH_SIZE` at a time.
+
+    Args:
+      compute: Maps one or more rows of the features to rows of outputs.
+      features: Tensors [R, ...] by name.
+      nothing: Initial rows, usually empty, [0, ...]; their keys select outputs.
+        By default no rows of all outputs, whose other sizes must be known.
+
+    Returns:
+      Tensors with the keys of `nothing`.
+    """
+    num_rows = tf.shape(next(iter(features.values())))[0]
+    if nothing is None:
+        specs = {
+            name: tf.TensorSpec([None, *ids.shape[1:]], ids.dtype)
+            for name, ids in features.items()
+        }
+        graph = tf.function(compute, autograph=False)
+        outputs = graph.get_concrete_function(specs).structured_outputs
+        nothing = {
+            name: tf.zeros([0, *output.shape[1:]], output.dtype)
+            for name, output in outputs.items()
+        }
+
+    def step(first, outputs):
+        last = first + BATCH_SIZE
+        some = compute(
+            {name: ids[first:last] for name, ids in features.items()}
+        )
+        return last, {
+            name: tf.concat([values, some[name]], axis=0)
+            for name, values in outputs.items()
+        }
+
+    shapes = {
+        name: tf.TensorShape([None, *values.shape[1:]])
+        for name, values in nothing.items()
+    }
+    _, outputs = tf.while_loop(
+        lambda first, outputs: first < num_rows,
+        step,
+        (0, dict(nothing)),
+        shape_invariants=(tf.TensorShape([]), shapes),
+        # Parallel iterations would need more memory.
+        parallel_iterations=1,
+    )
+    return outputs
+
+
+def window_ranges(
+    num_tokens: tf.Tensor, room: tf.Tensor, doc_stride: int
+) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+    """Splits texts like `tasks.windows.window_spans`.
+
+    Args:
+      num_tokens: The number of tokens of each text, int64 [B].
+      room: The largest number of tokens in a window of each text, int64 [B].
+      doc_stride: Tokens from the start of a window to the start of the next.
+
+    Returns:
+      For each window the index of its text, the number of its first token in
+      the text, and its number of tokens, int64 [W].
+    """
+    step = tf.maximum(tf.minimum(room, doc_stride), 1)
+    # The negative signs round the division up.
+    steps = -(-tf.maximum(num_tokens - room, 0) // step)
+    numbers = tf.ragged.range(steps + 1)
+    text = numbers.value_rowids()  # [W]
+    start = numbers.values * tf.gather(step, text)
+    length = tf.minimum(
+        tf.gather(room, text), tf.gather(num_tokens, text) - start
+    )
+    return text, start, length
+
+
+def max_context(
+    tokens: tf.RaggedTensor, num_tokens: tf.Tensor
+) -> tf.RaggedTensor:
+    """Returns whether each window owns each of its tokens.
+
+    Vectorized `_check_is_max_context` of the original: the score of a token in
+    a window is the smaller number of tokens to its left and right, plus 1 % of
+    the window's length. The first window with the highest score owns it.
+    """
+    window = tokens.value_rowids()  # [P], all tokens of all windows
+    left = tf.ragged.range(tokens.row_lengths()).values
+    length = tf.gather(tokens.row_lengths(), window)
+    around = tf.minimum(left, length - 1 - left)
+    # In float64, as in NumPy, so that the same scores are equal in both.
+    score = tf.cast(around, tf.float64) + 0.01 * tf.cast(length, tf.float64)
+    token = tokens.values
+    best = tf.math.unsorted_segment_max(score, token, num_tokens)
+    is_best = score == tf.gather(best, token)
+    owner = tf.math.unsorted_segment_min(
+        tf.where(is_best, window, window.dtype.max), token, num_tokens
+    )
+    return tokens.with_values(tf.gather(owner, token) == window)
+
+
+def pack_windows(
+    tokenizer: BertTokenizer,
+    ids: Sequence[tf.RaggedTensor],
+    encoding: Encoding,
+) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+    """Returns the windows of texts or pairs, as `tasks.encoding` makes them.
+
+    Args:
+      tokenizer: Packs the tokens.
+      ids: The tokens of the texts, or of the first and second texts of pairs,
+        int32, ragged [B, (T)].
+      encoding: Has `max_seq_length` and `doc_stride`.
+
+    Returns:
+      The index of the text of each window, int64 [W], and the inputs of the
+      model, int32 [W, S].
+    """
+    # A text without a second one is a pair with an empty one.
+    parts = [ids[0], ids[1] if len(ids) > 1 else ids[0][:, :0]]
+    first, second = (part.row_lengths() for part in parts)
+    room = encoding.max_seq_length - tf.where(second > 0, 3, 2)
+    keeps = truncated_lengths(
+        first, second, tf.cast(room, tf.int64), tf.minimum, tf.maximum
+    )
+    is_split = [first > second, first <= second]
+    text, start, length = window_ranges(
+        tf.where(is_split[0], first, second),
+        tf.where(is_split[0], *keeps),
+        encoding.doc_stride,
+    )
+
+    def shown(part, keep, is_split):
+        is_split = tf.gather(is_split, text)
+        begin = tf.gather(part.row_starts(), text)
+        begin += tf.where(is_split, start, 0)
+        size = tf.where(is_split, length, tf.gather(keep, text))
+        return tf.gather(part.values, tf.ragged.range(begin, begin + size))
+
+    rows = map(shown, parts, keeps, is_split)
+    return text, tokenizer.pack([*rows], empty_second=False)

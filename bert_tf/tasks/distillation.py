@@ -20,7 +20,7 @@ from bert_tf.checkpoints.pretrained import require_teacher
 from bert_tf.config import BertConfig
 from bert_tf.data.batching import Features
 from bert_tf.errors import InputError, listed
-from bert_tf.tasks.task import FineTuningTask
+from bert_tf.tasks.task import IS_LABELED, FineTuningTask
 
 # The feature with the teacher's `logits` is `teacher_logits`.
 PREFIX = "teacher_"
@@ -52,11 +52,7 @@ class TeacherTask:
 
     def build_model(self, is_restored: bool = False) -> keras.Model:
         """See `Task`."""
-        model = self._task.make_model()
-        if is_restored:
-            model.start_as_zeros()
-        model.build()
-        return model
+        return self._task.make_model().build_weights(is_restored)
 
     def predictions(self, features: Mapping, outputs: Mapping) -> dict:
         """Returns the logits with the prefix `teacher_`, float32.
@@ -89,6 +85,25 @@ def with_outputs(
         sequences += tuple(outputs)
     arrays = {**features.arrays, **outputs}
     return dataclasses.replace(features, arrays=arrays, sequences=sequences)
+
+
+def only_labeled(features: Features) -> Features:
+    """Returns the rows of texts with labels.
+
+    Raises:
+      InputError: If no text has a label.
+    """
+    arrays = dict(features.arrays)
+    is_labeled = arrays.pop(IS_LABELED, None)
+    if is_labeled is None:
+        return features
+    if not is_labeled.any():
+        raise InputError("No text has a label. Pass labels for some texts.")
+    return dataclasses.replace(
+        features,
+        arrays={name: x[is_labeled] for name, x in arrays.items()},
+        lengths=features.lengths[is_labeled],
+    )
 
 
 def _padded(values: np.ndarray, length: int) -> np.ndarray:

@@ -231,9 +231,7 @@ class FineTuningTask(Task):
 
     def build_model(self, is_restored: bool = False) -> keras.Model:
         model = self.make_model(**self._model_options)
-        if is_restored:
-            model.start_as_zeros()
-        model.build()
+        model.build_weights(is_restored)
         if self.lora_rank:
             model.enable_lora(self.lora_rank, lora_alpha=self.lora_alpha)
         return model

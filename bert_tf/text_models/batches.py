@@ -1,8 +1,10 @@
 """Batches of texts for Keras's `fit`, on any backend."""
 
+import contextlib
+import dataclasses
 import itertools
 import numbers
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import keras
@@ -17,7 +19,9 @@ from bert_tf.data.batching import (
     evaluation_plan,
 )
 from bert_tf.errors import wrong_value
-from bert_tf.modeling.kernels import USUAL_LENGTH, runs_op_by_op
+from bert_tf.modeling.feature_model import renew_optimizer
+from bert_tf.modeling.kernels import runs_op_by_op
+from bert_tf.text_models.inputs import Part, sample_weights
 
 # Features that batches have and tasks do not use.
 ONLY_IN_BATCHES = ("step", "example_index", "sample_weight")
@@ -39,16 +43,7 @@ def padding(are_few: bool = False) -> Padding:
 
 
 class StepArguments(keras.utils.PyDataset):
-    """The arguments of the steps of an epoch.
-
-    Attributes:
-      usual_length: The usual length of a batch; see `kernels.compiling`.
-    """
-
-    usual_length = USUAL_LENGTH
-
-    def set_epoch(self, epoch: int) -> None:
-        """Chooses the epoch, counted from 0."""
+    """The arguments of the steps of an epoch."""
 
     def example(self) -> tuple:
         """Returns the arguments of a step without using them up."""
@@ -89,103 +84,86 @@ class StepArguments(keras.utils.PyDataset):
         return steps.prefetch(2).with_options(options)
 
 
-class Batches(StepArguments):
-    """Batches of similar length, as lists of row numbers.
+class EvaluationBatches(StepArguments):
+    """Every row once, the longest first.
 
     Args:
-      features: The data set.
-      rows: The rows of each batch of an epoch; for training, of all epochs,
-        which follow each other.
-      per_epoch: The number of batches of an epoch.
-      arguments: Makes the arguments of a step.
-      padded: The padded length of each row of the data set, integers [n].
+      features: The rows.
+      batch_size: The batch size for rows of `max_seq_length`.
+      arguments: Makes the arguments of a step of Keras's `evaluate`.
 
     Attributes:
-      features, rows: The arguments.
+      rows: The numbers of the rows of each batch.
+
+    Raises:
+      InputError: If `batch_size` is not a positive integer.
     """
 
     def __init__(
         self,
         features: Features,
-        rows: list[np.ndarray],
-        per_epoch: int,
-        arguments: Arguments,
-        padded: np.ndarray,
+        batch_size: int,
+        arguments: Arguments | None = None,
     ):
         super().__init__()
-        self.features = features
-        self.rows = rows
-        self._per_epoch = per_epoch
+        positive_integer("batch_size", batch_size)
+        self._features = features
         self._arguments = arguments
-        self._first = 0
-        self._padded = padded
-        self.usual_length = round(features.lengths.mean())
+        are_few = len(features) < batch_size
+        self._padded = padding(are_few).padded(features)
+        plan = evaluation_plan(
+            self._padded,
+            max_length=features.max_seq_length,
+            batch_size=batch_size,
+            num_shards=1,
+        )
+        self.rows = [batch[batch >= 0] for batch in plan.batches]
 
     def __len__(self) -> int:
-        return self._per_epoch
+        return len(self.rows)
 
     def __getitem__(self, index: int) -> tuple:
-        step = self._first + index
-        batch = self.gather(self.rows[step])
-        return self._arguments({**batch, "step": np.array(step)})
+        return self._arguments(self.batch(self.rows[index]))
 
-    def set_epoch(self, epoch: int) -> None:
-        """Chooses the epoch, counted from 0."""
-        self._first = epoch * self._per_epoch
-
-    def gather(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns some rows at their padded length, as int32 or float32."""
-        length = self._padded[rows].max()
-        batch = {}
-        for name, values in self.features.arrays.items():
-            some = values[rows]
-            if name in self.features.sequences:
-                some = some[..., :length]
-            batch[name] = some
-        return in_32_bits(batch)
+    def batch(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+        """Returns the features of some rows."""
+        return _gather(self._features, rows, self._padded)
 
 
-def in_32_bits(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Returns arrays as int32 or float32, which models expect."""
-    return {
-        name: x.astype(np.int32 if x.dtype.kind in "iub" else np.float32)
-        for name, x in batch.items()
-    }
+class TrainingBatches(StepArguments):
+    """Batches of texts in the order of the scripts.
 
-
-class Stream(StepArguments):
-    """Batches of texts that are read and tokenized when they are needed.
-
-    Each part of the data has the batches of `for_training`. The parts are read
-    one after the other.
+    The parts of the data are read one after the other, and tokenized when they
+    are needed. Each part has every row once; its last batch may be smaller,
+    while the scripts fill it with rows of the next epoch.
 
     Args:
       parts: Starts to read: returns the features of each part.
       num_steps: The number of batches of an epoch.
-      is_endless: Whether an epoch continues where the last one ended, and the
-        data are read again at their end. Otherwise each epoch is all the data.
       batch_size: The number of rows of a batch.
       seed: Determines the order of the rows.
       arguments: Makes the arguments of a step.
+      is_endless: Whether an epoch continues where the last one ended, and the
+        data are read again at their end. Otherwise each epoch is all the data.
     """
 
     def __init__(
         self,
-        parts: Callable[[], Iterator[Features]],
+        parts: Callable[[], Iterable[Features]],
         num_steps: int,
-        is_endless: bool,
         batch_size: int,
         seed: int,
         arguments: Arguments,
+        is_endless: bool = False,
     ):
         super().__init__()
         self.parts = parts
+        self.epoch = 0
         self._num_steps = num_steps
-        self._is_endless = is_endless
         self._batch_size = batch_size
         self._seed = seed
         self._arguments = arguments
-        self._epoch = 0
+        self._is_endless = is_endless
         self._example: tuple | None = None
         self._steps: Iterator[tuple] | None = None
 
@@ -196,11 +174,8 @@ class Stream(StepArguments):
         """Returns the next step: Keras asks for steps in order."""
         is_start = index == 0 and not self._is_endless
         if self._steps is None or is_start:
-            self._steps = self._read(self._epoch)
+            self._steps = self._read(self.epoch)
         return next(self._steps)
-
-    def set_epoch(self, epoch: int) -> None:
-        self._epoch = epoch
 
     def example(self) -> tuple:
         if self._example is None:
@@ -212,30 +187,39 @@ class Stream(StepArguments):
         passes = itertools.count(epoch) if self._is_endless else [epoch]
         for number in passes:
             for part, features in enumerate(self.parts()):
-                batches = for_training(
-                    features,
-                    self._batch_size,
-                    1,
-                    # Distinct for 1,000 parts; repeated seeds do little harm.
-                    self._seed + 1000 * number + part,
-                    self._arguments,
-                )
-                for rows in batches.rows:
-                    step = np.array(next(steps))
-                    batch = batches.gather(rows)
-                    yield self._arguments({**batch, "step": step})
+                padded = padding().padded(features)
+                for rows in epoch_plan(
+                    features.lengths,
+                    batch_size=min(self._batch_size, len(features)),
+                    seed=self._seed + part,
+                    epoch=number,
+                ):
+                    batch = _gather(features, rows, padded)
+                    batch["step"] = np.array(next(steps))
+                    yield self._arguments(batch)
 
 
-def stacked(rows: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Returns the arrays of rows, [n, ...] by name; padded with zeros."""
-    arrays = {}
-    for name in rows[0]:
-        values = [np.asarray(row[name]) for row in rows]
-        shape = np.max([x.shape for x in values], axis=0).astype(int)
-        arrays[name] = np.zeros((len(rows), *shape), values[0].dtype)
-        for number, x in enumerate(values):
-            arrays[name][number, *map(slice, x.shape)] = x
-    return arrays
+def _gather(
+    features: Features, rows: np.ndarray, padded: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Returns some rows at their padded length, as int32 or float32."""
+    length = padded[rows].max()
+    return in_32_bits(
+        {
+            name: values[rows][..., :length]
+            if name in features.sequences
+            else values[rows]
+            for name, values in features.arrays.items()
+        }
+    )
+
+
+def in_32_bits(batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns arrays as int32 or float32, which models expect."""
+    return {
+        name: x.astype(np.int32 if x.dtype.kind in "iub" else np.float32)
+        for name, x in batch.items()
+    }
 
 
 def times_rows(values: Any, rows: Any) -> Any:
@@ -264,55 +248,10 @@ def to_mean_1(weights: Any) -> Any:
     return size / ops.where(total == 0, size, total)
 
 
-def for_training(
-    features: Features,
-    batch_size: int,
-    epochs: int,
-    seed: int,
-    arguments: Arguments,
-) -> Batches:
-    """Returns the batches of each epoch, in the order of the scripts.
-
-    Every epoch has every row once. Its last batch may be smaller; the scripts
-    fill it with rows of the next epoch.
-    """
-    size = min(batch_size, len(features))
-    batches = [
-        rows
-        for epoch in range(epochs)
-        for rows in epoch_plan(
-            features.lengths, batch_size=size, seed=seed, epoch=epoch
-        )
-    ]
-    per_epoch = len(batches) // epochs
-    padded = padding().padded(features)
-    return Batches(features, batches, per_epoch, arguments, padded)
-
-
 def require_count(name: str, value: Any) -> None:
     """Raises InputError unless `value` is an integer of at least 0."""
     if not isinstance(value, numbers.Integral) or value < 0:
         raise wrong_value(name, "an integer of at least 0", value)
-
-
-def for_evaluation(
-    features: Features, batch_size: int, arguments: Arguments
-) -> Batches:
-    """Returns every row once, the longest first.
-
-    Raises:
-      InputError: If `batch_size` is not a positive integer.
-    """
-    positive_integer("batch_size", batch_size)
-    padded = padding(are_few=len(features) < batch_size).padded(features)
-    plan = evaluation_plan(
-        padded,
-        max_length=features.max_seq_length,
-        batch_size=batch_size,
-        num_shards=1,
-    )
-    rows = [batch[batch >= 0] for batch in plan.batches]
-    return Batches(features, rows, len(rows), arguments, padded)
 
 
 def num_replicas() -> int:
@@ -322,3 +261,72 @@ def num_replicas() -> int:
     import tensorflow as tf
 
     return tf.distribute.get_strategy().num_replicas_in_sync
+
+
+def scope_of(model: keras.Model) -> Any:
+    """Returns the scope of the `tf.distribute.Strategy` of a model."""
+    if keras.backend.backend() != "tensorflow":
+        return contextlib.nullcontext()
+    return model.distribute_strategy.scope()
+
+
+def build_state(model: Any, example: tuple) -> None:
+    """Makes the variables of the optimizer and of the metrics.
+
+    Args:
+      model: The text model.
+      example: The arguments of a step.
+    """
+    variables = model.trainable_variables
+    with scope_of(model):
+        known = inner_optimizer(model)._trainable_variables
+        if [*map(id, known)] != [*map(id, variables)]:
+            # Layers were frozen or unfrozen.
+            renew_optimizer(model)
+        model.optimizer.build(variables)
+        if keras.backend.backend() == "tensorflow":
+            # Without the variables of metrics, step 1 is traced twice.
+            model._symbolic_build(data_batch=example)
+
+
+def inner_optimizer(model: Any) -> Any:
+    return getattr(model.optimizer, "inner_optimizer", model.optimizer)
+
+
+def weighted_features(model: Any, data: Part) -> Features:
+    """Returns `_features` with the `sample_weight` of each row, if any."""
+    features = model._features(data.x, data.y)
+    if data.weights is None:
+        return features
+    count = len(features) if data.y is None else len(data.y)
+    # A text may have several rows.
+    texts = features.arrays.get("example_index", np.arange(count))
+    weights = sample_weights(data.weights, count)[texts]
+    arrays = features.arrays | {"sample_weight": weights}
+    return dataclasses.replace(features, arrays=arrays)
+
+
+def targets_of(loss: Any, labels: np.ndarray, num_classes: int) -> np.ndarray:
+    """Returns labels as a loss compares them with logits [..., C].
+
+    Of Keras's losses, sparse ones compare numbers and all others rows; they
+    would broadcast numbers against logits without an error. Other losses get
+    labels as they are given.
+
+    Args:
+      loss: What Keras's `compile` takes.
+      labels: Numbers, int32 [...], or probabilities, float32 [..., C].
+      num_classes: C; 0 if labels are not numbers of classes.
+    """
+    loss = keras.losses.get(loss) if isinstance(loss, str) else loss
+    function = getattr(loss, "fn", loss)
+    is_keras = getattr(function, "__module__", "").startswith("keras.")
+    if not num_classes or not is_keras:
+        return labels
+    are_numbers = labels.dtype.kind == "i"
+    is_sparse = function.__name__.startswith("sparse")
+    if are_numbers and not is_sparse:
+        return np.eye(num_classes, dtype=np.float32)[labels]
+    if is_sparse and not are_numbers and (labels.max(axis=-1) == 1).all():
+        return labels.argmax(axis=-1)
+    return labels

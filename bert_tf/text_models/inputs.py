@@ -14,6 +14,8 @@ from bert_tf.errors import InputError, did_you_mean, listed, wrong_value
 from bert_tf.tasks.examples import have_values, spelled_label
 from bert_tf.tasks.task import are_class_weights
 
+# How many texts of a data set are shuffled and tokenized at a time.
+TEXTS_AT_A_TIME = 10_000
 # How far the sum of label probabilities may be from 1.
 _MOST_ROUNDING = 1e-3
 _NO_LABELS = "Labels are missing: pass x and y, or a data set of both."
@@ -26,12 +28,12 @@ class Part(NamedTuple):
     y: Any = None
     weights: Any = None
 
-
-def x_y_weights(data: Any) -> Part:
-    """Returns the parts of validation data."""
-    if not isinstance(data, tuple) or is_single(data) or len(data) > 3:
-        return Part(data)
-    return Part(*data)
+    @classmethod
+    def of(cls, data: Any) -> "Part":
+        """Returns the parts of validation data."""
+        if not isinstance(data, tuple) or is_single(data) or len(data) > 3:
+            return cls(data)
+        return cls(*data)
 
 
 def is_dataset(x: Any) -> bool:
@@ -95,6 +97,17 @@ def whole(
     data, _ = equally_long(data)
     count = positive_integer("steps", steps) * batch_size
     return Part(*(_rows(values, slice(count)) for values in data))
+
+
+def texts_of(
+    x: Any, batch_size: int, steps: int | None, takes_pairs: bool
+) -> Iterator[Any]:
+    """Yields the texts to predict; a data set is read in parts."""
+    if is_dataset(x):
+        rows = rows_of(x, False, batch_size, steps, takes_pairs)
+        yield from (part.x for part in parts_of(rows, TEXTS_AT_A_TIME))
+    elif equally_long(Part(x))[1]:
+        yield whole(Part(x), False, batch_size, steps).x
 
 
 def parts_of(rows: Iterator[tuple], size: int | None = None) -> Iterator[Part]:
@@ -193,16 +206,6 @@ def require_as_many_labels(labels: Sequence[Any], count: int) -> None:
         raise wrong_value(
             "The number of labels", f"{count}, the number of texts", len(labels)
         )
-
-
-def count_texts(dataset: Any) -> int:
-    """Counts the texts of a data set that has an end; may read all of it."""
-    if hasattr(dataset, "cardinality"):
-        one, *_ = keras.tree.flatten(dataset.element_spec)
-        count = int(dataset.cardinality())
-        if count >= 0 and one.shape.rank == 0:
-            return count
-    return sum(1 for _ in rows_of(dataset))
 
 
 def hold_out(data: Part, share: float) -> tuple[Part, Part]:

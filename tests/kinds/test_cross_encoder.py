@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import bert_tf
-from bert_tf.kinds.classification.ranking import ranks_of_first
+from bert_tf.kinds.classification.cross_encoder import ranks_of_first
 from tests.checkpoints.small_models import refused
 from tests.text_models.small_text_models import CONFIG, TEXTS, TOKENIZER, larger
 

@@ -15,11 +15,12 @@ from bert_tf.kinds.vectors.features_job import ServedEncoder
 from bert_tf.kinds.vectors.task import EmbeddingTask
 from bert_tf.modeling import heads
 from bert_tf.modeling.encoder import BertModel
-from bert_tf.serving.export import EXTRA, save
-from bert_tf.serving.readme import (
+from bert_tf.serving.export import (
+    EXTRA,
     MODEL_CARD,
     WARM_UP,
     model_card,
+    save,
     to_json,
     write_warm_up,
 )

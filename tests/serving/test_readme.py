@@ -13,7 +13,7 @@ from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
 
 from bert_tf.kinds.spans.squad_files import SpanEncoding
 from bert_tf.modeling.heads import BertClassifier
-from bert_tf.serving.readme import (
+from bert_tf.serving.export import (
     BATCHING_PARAMETERS,
     MAX_BATCH_SIZE,
     WARM_UP_SIZES,

@@ -21,9 +21,13 @@ from bert_tf.modeling.heads import (
     BertMultipleChoice,
     BertPretrainer,
 )
-from bert_tf.serving.masked_words import ServedMaskedLM
-from bert_tf.serving.served import MAX_TEXT_BYTES, Names
-from bert_tf.serving.windows import BATCH_SIZE, in_batches
+from bert_tf.serving.served import (
+    BATCH_SIZE,
+    MAX_TEXT_BYTES,
+    Names,
+    ServedMaskedLM,
+    in_batches,
+)
 from bert_tf.tasks import predictions
 from bert_tf.tasks.encoding import Encoding, TextEncoding
 from bert_tf.tasks.examples import Example

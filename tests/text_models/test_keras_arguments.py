@@ -12,9 +12,9 @@ import bert_tf
 from bert_tf.kinds.vectors import text_model as embedding
 from bert_tf.tasks import metrics
 from bert_tf.tasks.metrics import usual_metrics
-from bert_tf.text_models import batches, training
-from bert_tf.text_models.inputs import class_weights
-from bert_tf.text_models.progress import Validation
+from bert_tf.text_models import batches, fit, inputs
+from bert_tf.text_models.fit import Validation
+from bert_tf.text_models.inputs import Part, class_weights
 from tests.checkpoints.small_models import VOCAB, refused
 from tests.text_models.small_text_models import CONFIG, TEXTS, TOKENIZER, larger
 
@@ -245,7 +245,7 @@ def test_texts_of_a_data_set(monkeypatch):
     """Labels are ignored, and long data sets are read in parts."""
     import tensorflow as tf
 
-    monkeypatch.setattr(training, "TEXTS_AT_A_TIME", 2)
+    monkeypatch.setattr(inputs, "TEXTS_AT_A_TIME", 2)
     model, vectors = classifier(), embedder(normalize=True)
     expected = probabilities(model.predict(TEXTS))
     texts = tf.data.Dataset.from_tensor_slices(TEXTS)
@@ -549,12 +549,11 @@ def test_labels_in_other_forms():
 
 def test_balanced_weights_of_labels():
     model, y = classifier(), [0, 1, 1, 0, 1, 1, 1]
-    data = model._training_data(
-        training.Part(TEXTS, y, None), 7, 1, 0, "balanced", None
-    )
+    data = model._training_data(Part(TEXTS, y), 7, 0, "balanced")
     assert len(data) == 1
     expected = 7 / 2 / np.bincount(y)
-    np.testing.assert_allclose(model._class_weights, expected, rtol=1e-6)
+    found = model._training_task.class_weights
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
     history = tagger().fit(
         [["a", "b"], ["c"]], [[0, 1], [0]], class_weight="balanced", **QUIET
     )
@@ -630,20 +629,18 @@ def test_positions_do_not_count_beside_names_of_numbers(names, label):
 def test_a_data_set_is_read_in_parts(batched, monkeypatch):
     import tensorflow as tf
 
-    monkeypatch.setattr(training, "TEXTS_AT_A_TIME", 8)
+    monkeypatch.setattr(fit, "TEXTS_AT_A_TIME", 8)
     texts = [f"{VOCAB[5 + n % 7]} " * (1 + n % 3) for n in range(23)]
     labels = [n % 2 for n in range(23)]
     weights = [float(n) for n in range(23)]
     data = tf.data.Dataset.from_tensor_slices((texts, labels, weights))
     data = data.batch(5) if batched else data
     model = classifier()
-    stream = model._training_data(
-        training.Part(data, None, None), 4, 2, 0, {1: 2.0}, None
-    )
+    stream = model._training_data(Part(data), 4, 0, {1: 2.0})
     assert len(stream) == 6
     orders = []
     for epoch in range(2):
-        stream.set_epoch(epoch)
+        stream.epoch = epoch
         steps = [stream[n] for n in range(6)]
         assert [len(y) for _, y, _ in steps] == [4, 4, 4, 4, 4, 3]
         found = np.concatenate([w for *_, w in steps])
@@ -670,17 +667,15 @@ def test_steps_per_epoch(has_end, monkeypatch):
     """An epoch continues where the last one ended."""
     import tensorflow as tf
 
-    monkeypatch.setattr(training, "TEXTS_AT_A_TIME", 8)
+    monkeypatch.setattr(fit, "TEXTS_AT_A_TIME", 8)
     texts, labels = ["a", "b", "c", "d", "e"], [0, 1, 0, 1, 0]
     data = tf.data.Dataset.from_tensor_slices((texts, labels))
     model = classifier()
-    stream = model._training_data(
-        training.Part(data if has_end else data.repeat(2), None, None),
-        *(2, 2, 0, None, 4),
-    )
+    data_set = data if has_end else data.repeat(2)
+    stream = model._training_data(Part(data_set), 2, 0, None, 4)
     sizes = []
     for epoch in range(2):
-        stream.set_epoch(epoch)
+        stream.epoch = epoch
         sizes += [len(stream[n][1]) for n in range(4)]
     assert sizes == ([2, 2, 1, 2, 2, 1, 2, 2] if has_end else [2] * 5 + [2] * 3)
     options = {"batch_size": 2, "epochs": 2, "steps_per_epoch": 4, "verbose": 0}

@@ -19,7 +19,8 @@ from bert_tf.kinds.vectors.task import pair_losses
 from bert_tf.tasks import metrics
 from bert_tf.tasks.encoding import Encoding
 from bert_tf.tasks.examples import Example
-from bert_tf.text_models.batches import for_training
+from bert_tf.text_models import fit, predict
+from bert_tf.text_models.batches import EvaluationBatches, TrainingBatches
 from bert_tf.text_models.inputs import Part, hold_out, plain_row, whole
 from tests.checkpoints.small_models import CONFIG, VOCAB, refused
 
@@ -378,7 +379,8 @@ def test_evaluations_mask_the_same_words(encoder):
     model = load(encoder, "masked words")
     found = [model.evaluate(TEXTS, verbose=0)["loss"] for _ in range(2)]
     np.testing.assert_allclose(*found, rtol=1e-5)
-    batch = model._evaluation_data(TEXTS, None, None, 2).gather(np.arange(2))
+    features = model._features(TEXTS, None)
+    batch = EvaluationBatches(features, 2).batch(np.arange(2))
     ids = [
         model._drawn({**batch, "step": np.array(step)}, True)["input_ids"]
         for step in range(20)
@@ -463,11 +465,15 @@ def test_pair_loss():
 # Weights, and parts of the data.
 
 
-def losses(model, x, y, **options):
+def keras_loss(model, x, y):
+    features = model._features(x, y)
+    return predict.keras_scores(model, features, 8, verbose=0)["loss"]
+
+
+def losses(model, x, y):
     """The loss of each text by itself."""
     rows = zip(x, y, strict=True)
-    scores = [model._keras_scores([a], [b], None, 8, options) for a, b in rows]
-    return np.array([row["loss"] for row in scores])
+    return np.array([keras_loss(model, [a], [b]) for a, b in rows])
 
 
 @pytest.mark.parametrize("name", ["classifier", "questions", "tagger"])
@@ -488,7 +494,7 @@ def test_weights_of_texts(encoder, name):
     weights = np.array([0.5, 3.0, 0.25])
     found = model.evaluate(x, y, sample_weight=weights, verbose=0)["loss"]
     if name == "classifier":
-        expected = (losses(model, x, y, verbose=0) * weights).mean()
+        expected = (losses(model, x, y) * weights).mean()
     else:
         rows = model._features(x, y).arrays["example_index"]
         counts = np.bincount(rows)
@@ -498,7 +504,7 @@ def test_weights_of_texts(encoder, name):
             x, y, weights = x[:2], y[:2], weights[:2]
         shares = weights * counts
         # The mean over windows, or over words.
-        expected = (losses(model, x, y, verbose=0) * shares).sum()
+        expected = (losses(model, x, y) * shares).sum()
         expected /= counts.sum()
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
@@ -633,6 +639,15 @@ def test_each_training_has_its_own_class_weights(encoder):
     assert found[0] > 0 > found[1]
 
 
+def learned(student, teacher, weight, texts, labels):
+    """The features that a student learns from."""
+    student._teacher = fit.Teacher(student, teacher, weight, 1.0)
+    batches = student._training_data(Part(texts, labels), 8, 0, None)
+    student._teacher = None
+    [features] = batches.parts()
+    return features
+
+
 def test_texts_without_labels_have_a_teacher(encoder):
     model, teacher = (load(encoder, "classifier") for _ in range(2))
     at_once = {"batch_size": 8}
@@ -646,8 +661,7 @@ def test_texts_without_labels_have_a_teacher(encoder):
     assert found == [row["label"] for row in teacher.predict(texts)]
     # Texts without labels have no part in the loss of the labels.
     some = ["good", None, "bad", None] * 2
-    with model._learning_from(teacher, 0.5, 1.0):
-        features = model._features(texts, some)
+    features = learned(model, teacher, 0.5, texts, some)
     assert model._label_ids(features).tolist() == [1, 0, 1, 0]
     losses = {}
     teacher_shares = np.array(
@@ -656,14 +670,12 @@ def test_texts_without_labels_have_a_teacher(encoder):
     for weight in (0.0, 1.0):
         student = load(encoder, "classifier")
         student.compile()
-        with student._learning_from(teacher, weight, 1.0):
-            features = student._to_learn(student._features(texts, some))
-            call = student._training_arguments(None)
-            x, y, weights = call(features.arrays)
-            logits = x["teacher_logits"]
-            losses[weight] = float(
-                student.compute_loss(x, y, logits, weights, training=True)
-            )
+        features = learned(student, teacher, weight, texts, some)
+        x, y, weights = student._arguments(True, features.arrays)
+        logits = x["teacher_logits"]
+        losses[weight] = float(
+            student.compute_loss(x, y, logits, weights, training=True)
+        )
     chosen = -np.log(teacher_shares)[[0, 2, 4, 6], [1, 0, 1, 0]]
     assert losses[0.0] == pytest.approx(chosen.mean(), rel=1e-4)
     assert losses[1.0] == pytest.approx(0, abs=1e-6)
@@ -716,11 +728,9 @@ def test_missing_labels_are_not_scored(encoder, problem, doc_stride):
         labels = [None, label, float("nan"), label]
         student.compile(optimizer=keras.optimizers.SGD(0.0))
         # The student is its own teacher, and does not change.
-        with student._learning_from(student, 0.5, 1.0):
-            features = student._to_learn(student._features(texts, labels))
-            arguments = student._training_arguments(None)
-            targets = arguments(features.arrays)[1]
-            is_labeled = features.arrays["is_labeled"]
+        features = learned(student, student, 0.5, texts, labels)
+        _, targets, _ = student._arguments(True, features.arrays)
+        is_labeled = features.arrays["is_labeled"]
         logits = features.arrays["teacher_logits"][~is_labeled]
         expected = {
             "single_label": logits.argmax(-1),
@@ -752,7 +762,7 @@ def test_balanced_classes_count_labeled_texts(encoder):
     model.fit(
         TEXTS, ["good"] * 3 + [None] * 3, class_weight="balanced", **options
     )
-    np.testing.assert_allclose(model._class_weights, [0, 1])
+    np.testing.assert_allclose(model._training_task.class_weights, [0, 1])
     with refused("No text has a label"):
         model.fit(TEXTS, class_weight="balanced", **options)
 
@@ -762,20 +772,23 @@ def test_epochs_have_every_row_once(encoder):
     features = model._features(
         ["a", "b c", "d"] * 6 + ["e"], [0, 1, 1] * 6 + [0]
     )
-    call = model._training_arguments(None)
-    batches = for_training(features, 4, 3, 5, call)
-    assert len(batches) == 5
-    epochs = [batches.rows[5 * n : 5 * n + 5] for n in range(3)]
-    orders = [np.concatenate(epoch) for epoch in epochs]
-    for order in orders:
-        assert sorted(order) == [*range(19)]
-    assert (orders[0] != orders[1]).any()
-    assert [len(rows) for rows in epochs[0]] == [4, 4, 4, 4, 3]
-    batches.set_epoch(1)
-    for index in range(5):
+    batches = TrainingBatches(lambda: [features], 5, 4, 5, lambda batch: batch)
+    orders = []
+    for epoch in range(3):
+        batches.epoch = epoch
+        steps = [batches[index] for index in range(5)]
+        assert [len(step["input_ids"]) for step in steps] == [4, 4, 4, 4, 3]
+        assert [step["step"] for step in steps] == [
+            *range(5 * epoch, 5 * epoch + 5)
+        ]
+        rows = np.concatenate([step["example_index"] for step in steps])
+        assert sorted(rows) == [*range(19)]
+        labels = np.concatenate([step["label_ids"] for step in steps])
         np.testing.assert_array_equal(
-            batches[index][1], features.arrays["label_ids"][epochs[1][index]]
+            labels, features.arrays["label_ids"][rows]
         )
+        orders.append(rows)
+    assert (orders[0] != orders[1]).any()
 
 
 def test_the_last_part_is_held_out():
@@ -1203,8 +1216,8 @@ def test_entities_and_answers_in_numbers(encoder):
     found = tagger.evaluate(words, gold)
     assert tagger.evaluate(np.array(words, object), gold) == found
     # Keras's loss of one batch is the mean over all words, too.
-    by_keras = tagger._keras_scores(words, gold, None, 8, {"verbose": 0})
-    assert found.pop("loss") == pytest.approx(by_keras["loss"], rel=1e-5)
+    by_keras = keras_loss(tagger, words, gold)
+    assert found.pop("loss") == pytest.approx(by_keras, rel=1e-5)
     assert found == expected
     for tag in (None, np.nan, 3, "B-Z"):
         with refused("is not one of the labels O, B-X and I-X"):

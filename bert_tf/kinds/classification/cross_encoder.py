@@ -9,14 +9,15 @@ import numpy as np
 from absl import logging
 from keras import ops
 
+from bert_tf.config import BertConfig
 from bert_tf.data.batching import Features
 from bert_tf.errors import InputError, require_names, wrong_value
-from bert_tf.kinds.classification.ranking import RankingTask, scores_of
-from bert_tf.kinds.classification.task import IDENTITY
+from bert_tf.kinds.classification.task import IDENTITY, PROBLEM_TYPES
 from bert_tf.modeling.heads import BertClassifier
+from bert_tf.tasks import metrics
 from bert_tf.tasks.encoding import Encoding
 from bert_tf.tasks.examples import Example
-from bert_tf.tasks.task import flatten
+from bert_tf.tasks.task import FineTuningTask, flatten
 from bert_tf.text_models.inputs import (
     best_texts,
     is_missing,
@@ -28,6 +29,160 @@ from bert_tf.text_models.text_model import NAME_THE_CLASSES, TextModel
 
 # The score of the padding of a list.
 _LOWEST = -1e9
+
+
+class PairEncoding(Encoding):
+    """How pairs become rows, or queries with documents, [n, D, S]."""
+
+    def features(self, examples: Sequence[Example]) -> Features:
+        """Returns the features of pairs with scores, or of `_lists`.
+
+        Raises:
+          InputError: If all documents of a query are equal.
+        """
+        if not examples[0].choices:
+            return super().features(examples)
+        counts = np.array([len(example.choices) for example in examples])
+        most = counts.max()
+        padded = [
+            dataclasses.replace(
+                example, choices=(*example.choices, *[""] * (most - count))
+            )
+            for example, count in zip(examples, counts, strict=True)
+        ]
+        of_choices = dataclasses.replace(
+            self, problem="multiple_choice", num_choices=int(most)
+        )
+        features = super(PairEncoding, of_choices).features(padded)
+        is_padding = np.arange(most) >= counts[:, None]
+        ids = features.arrays["input_ids"]
+        is_tied = (ids == ids[:, :1]).all(axis=-1) & ~is_padding
+        is_tied[:, 0] = False
+        is_padding |= is_tied
+        has_none = is_padding[:, 1:].all(axis=1)
+        if has_none.any():
+            raise InputError(
+                f"Example {has_none.argmax()}: all negative documents equal "
+                "the positive one. Add another one, or leave the example out."
+            )
+        if is_tied.any():
+            logging.warning(
+                "Example %d: a negative document equals the positive one. Such "
+                "documents are ignored.",
+                is_tied.any(axis=1).argmax(),
+            )
+        # Keep [CLS]: the vectors of a text without tokens might be NaN.
+        features.arrays["input_mask"][..., 1:][is_padding] = 0
+        del features.arrays["label_ids"]
+        shares = np.zeros(is_padding.shape, np.float32)
+        shares[:, 0] = 1
+        features.arrays["label_shares"] = shares
+        return features
+
+
+class RankingTask(FineTuningTask):
+    """Scores of a query and a document, or of lists of documents.
+
+    Examples are pairs with a score, `label_ids` [B], or a query with D
+    documents, whose features have one more axis. `label_shares`, [B, D], are
+    then 1 for the first document, which is the positive one, and 0 for others.
+
+    The loss of a pair is the squared error, or, with two outputs, the binary
+    cross-entropy. The loss of a list is the cross-entropy of its positive
+    document.
+
+    Args:
+      config: The configuration of the model.
+      encoding: How pairs become features.
+      labels: Two labels, of which the last one is for relevant documents; ()
+        for a model with one output.
+      options: Options of `FineTuningTask`.
+    """
+
+    kind = head = "classifier"
+    has_teachers = False
+
+    def __init__(
+        self,
+        config: BertConfig,
+        encoding: Encoding,
+        labels: Sequence[str] = (),
+        **options: Any,
+    ):
+        super().__init__(config, encoding, **options)
+        self.labels = tuple(labels)
+        self.problem_type = PROBLEM_TYPES[
+            "single_label" if labels else "regression"
+        ]
+
+    def make_model(self, **options: Any) -> keras.Model:
+        return BertClassifier(self.config, self.num_outputs, **options)
+
+    def facts(self) -> dict[str, Any]:
+        return {**super().facts(), "is_pair": True}
+
+    def element_losses(self, features: Mapping, outputs: Mapping) -> Any:
+        scores = scores_of(outputs["logits"])
+        if "label_shares" in features:
+            return keras.losses.categorical_crossentropy(
+                features["label_shares"], scores, from_logits=True
+            )
+        label_ids = ops.cast(features["label_ids"], "float32")
+        if not self.labels:
+            return ops.square(scores - label_ids)
+        return keras.losses.binary_crossentropy(
+            label_ids[:, None], scores[:, None], from_logits=True
+        )
+
+    def decode(self, outputs: Mapping) -> dict:
+        """Returns the `score` of each pair, float32 [n].
+
+        With two labels, it is the probability of the last one.
+        """
+        scores = scores_of(outputs["logits"])
+        return {"score": ops.sigmoid(scores) if self.labels else scores}
+
+    def score(
+        self,
+        predictions: Mapping[str, np.ndarray],
+        examples: Sequence[Any] = (),
+    ) -> dict[str, float]:
+        """Returns the mean loss, and correlations of pairs or ranks of lists.
+
+        `accuracy` is how often the positive document has a higher score than
+        all others, and `mrr` its mean reciprocal rank.
+        """
+        scores = ops.convert_to_numpy(scores_of(predictions["logits"]))
+        if "label_shares" in predictions:
+            ranks = ranks_of_first(scores)
+            found = {
+                "accuracy": float(np.mean(ranks == 1)),
+                "mrr": float(np.mean(1 / ranks)),
+            }
+        else:
+            names = ("pearson", "spearman")
+            found = metrics.compute(names, predictions["label_ids"], scores)
+        found = {f"eval_{name}": value for name, value in found.items()}
+        return {**found, **super().score(predictions)}
+
+
+def scores_of(logits: Any) -> Any:
+    """Returns scores [...] of logits [..., 1], or the log-odds of [..., 2]."""
+    if logits.shape[-1] == 2:
+        return logits[..., 1] - logits[..., 0]
+    return logits[..., 0]
+
+
+def ranks_of_first(scores: np.ndarray) -> np.ndarray:
+    """Returns the rank of each query's first document, from 1, [n].
+
+    On ties, the first document ranks last.
+
+    Args:
+      scores: Floats [n, D].
+    """
+    # A score of NaN is not higher than others.
+    return 1 + np.sum(~(scores[:, :1] > scores[:, 1:]), axis=-1)
 
 
 @keras.saving.register_keras_serializable("bert_tf")
@@ -48,7 +203,7 @@ class CrossEncoder(TextModel):
     a query, a positive document and one or more negatives; or a tuple of such
     columns. A batch has `batch_size` queries with all their documents; shorter
     lists are padded to the longest one. Negatives with the tokens of the
-    positive document are ignored. See `ranking.RankingTask` for losses and
+    positive document are ignored. See `RankingTask` for losses and
     scores.
 
     `predict` returns a dict of the `score` of each pair: the output of the
@@ -159,13 +314,8 @@ class CrossEncoder(TextModel):
             )
         return examples
 
-    def _features_of(self, examples: Sequence[Example], task=None) -> Features:
-        if not examples[0].choices:
-            return super()._features_of(examples, task)
-        return _list_features(examples, self._encoding())
-
-    def _encoding(self) -> Encoding:
-        return self.make_encoding(Encoding, problem="regression", labels=())
+    def _encoding(self) -> PairEncoding:
+        return self.make_encoding(PairEncoding, problem="regression")
 
     def make_task(self, **options):
         return RankingTask(
@@ -183,11 +333,6 @@ class CrossEncoder(TextModel):
         if pretrained is not None and pretrained.activation_fn is not None:
             facts["activation_fn"] = IDENTITY
         return facts
-
-    def _served(self):
-        from bert_tf.serving.served import ServedTask
-
-        return ServedTask(self.model, self.make_task(), is_pair=True)
 
 
 def _are_lists(x: Any) -> bool:
@@ -228,50 +373,3 @@ def _lists(x: Any) -> list[Example]:
         query, *documents = (text_of(text, number) for text in texts)
         examples.append(Example("", query, choices=tuple(documents)))
     return examples
-
-
-def _list_features(examples: Sequence[Example], encoding: Encoding) -> Features:
-    """Returns the features of queries with documents, [n, D, S].
-
-    Args:
-      examples: The result of `_lists`.
-      encoding: How pairs become features.
-
-    Raises:
-      InputError: If all documents of a query are equal.
-    """
-    counts = np.array([len(example.choices) for example in examples])
-    most = counts.max()
-    padded = [
-        dataclasses.replace(
-            example, choices=(*example.choices, *[""] * (most - count))
-        )
-        for example, count in zip(examples, counts, strict=True)
-    ]
-    features = dataclasses.replace(
-        encoding, problem="multiple_choice", num_choices=int(most)
-    ).features(padded)
-    is_padding = np.arange(most) >= counts[:, None]
-    ids = features.arrays["input_ids"]
-    is_tied = (ids == ids[:, :1]).all(axis=-1) & ~is_padding
-    is_tied[:, 0] = False
-    is_padding |= is_tied
-    has_none = is_padding[:, 1:].all(axis=1)
-    if has_none.any():
-        raise InputError(
-            f"Example {has_none.argmax()}: all negative documents equal the "
-            "positive one. Add another one, or leave the example out."
-        )
-    if is_tied.any():
-        logging.warning(
-            "Example %d: a negative document equals the positive one. Such "
-            "documents are ignored.",
-            is_tied.any(axis=1).argmax(),
-        )
-    # Keep [CLS]: the vectors of a text without tokens might be NaN.
-    features.arrays["input_mask"][..., 1:][is_padding] = 0
-    del features.arrays["label_ids"]
-    shares = np.zeros(is_padding.shape, np.float32)
-    shares[:, 0] = 1
-    features.arrays["label_shares"] = shares
-    return features

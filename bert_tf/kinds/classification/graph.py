@@ -4,8 +4,7 @@ import keras
 import tensorflow as tf
 
 from bert_tf.kinds.classification.task import ClassificationTask
-from bert_tf.serving.served import Served, ServedTask
-from bert_tf.serving.windows import Tensors
+from bert_tf.serving.served import Served, ServedTask, Tensors
 from bert_tf.tasks.encoding import TextEncoding
 from bert_tf.tasks.predictions import decode
 from bert_tf.tokenization.graph_normalization import drop_invalid_utf8

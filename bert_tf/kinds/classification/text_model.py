@@ -30,12 +30,11 @@ from bert_tf.kinds.classification.task import (
     ClassificationTask,
 )
 from bert_tf.modeling.heads import BertClassifier
-from bert_tf.tasks.distillation import PREFIX
+from bert_tf.tasks.distillation import PREFIX, only_labeled
 from bert_tf.tasks.encoding import Encoding
 from bert_tf.tasks.examples import have_values
 from bert_tf.tasks.metrics import usual_metrics
 from bert_tf.tasks.task import IS_LABELED
-from bert_tf.text_models.distillation import only_labeled
 from bert_tf.text_models.inputs import (
     is_missing,
     label_name,
@@ -43,10 +42,17 @@ from bert_tf.text_models.inputs import (
     plain,
     plain_row,
 )
-from bert_tf.text_models.label_metrics import of_probabilities
 from bert_tf.text_models.text_model import (
     NAME_THE_CLASSES,
     TextModel,
+)
+
+# Metrics that compare 0 or 1 for each label with probabilities.
+_OF_ROWS = (
+    keras.metrics.FBetaScore,
+    keras.metrics.CategoricalAccuracy,
+    keras.metrics.CategoricalCrossentropy,
+    keras.metrics.TopKCategoricalAccuracy,
 )
 
 
@@ -260,7 +266,7 @@ class TextClassifier(TextModel):
         return features
 
     def _to_learn(self, features: Features) -> Features:
-        """See `TrainableTextModel`.
+        """See `TextModel`.
 
         The teacher's answers take the place of missing labels. The loss ignores
         them, but Keras's metrics do not.
@@ -441,3 +447,87 @@ def _count_windows_relatively(arrays: dict[str, np.ndarray]) -> None:
 def _is_alone(row: Any) -> bool:
     """Returns whether a row is a label in a column, [n, 1]."""
     return isinstance(row, (list, tuple)) and len(row) == 1
+
+
+def of_probabilities(metrics: Any, is_single_label: bool) -> Any:
+    """Returns what Keras's `compile` takes, for labels and probabilities.
+
+    Args:
+      metrics: Metrics for Keras's `compile`.
+      is_single_label: Whether labels are numbers of classes, [B].
+    """
+
+    def convert(metric: Any) -> Any:
+        name = metric if isinstance(metric, str) else None
+        if name in ("accuracy", "acc"):
+            if not is_single_label:
+                return metric
+            # Keras would choose by the labels of the first batch.
+            return keras.metrics.SparseCategoricalAccuracy(name)
+        found = keras.metrics.get(metric)
+        if not isinstance(found, _OF_ROWS) and not _is_of_one_label(found):
+            return metric
+        config = found.get_config() | ({"name": name} if name else {})
+        if config.get("from_logits"):
+            config["from_logits"] = False
+        found = type(found).from_config(config)
+        return LabelMetric(found) if is_single_label else found
+
+    return keras.tree.map_structure(convert, metrics)
+
+
+def _is_of_one_label(metric: Any) -> bool:
+    """Returns whether a metric compares one label: of two, the last one."""
+    binary = keras.metrics.BinaryAccuracy, keras.metrics.BinaryCrossentropy
+    # AUC, precision, recall and other metrics have `thresholds`.
+    return isinstance(metric, binary) or hasattr(metric, "thresholds")
+
+
+@keras.saving.register_keras_serializable("bert_tf")
+class LabelMetric(keras.metrics.Metric):
+    """Passes a metric, which compares rows, the numbers of labels.
+
+    A metric of one label, such as `AUC`, gets the last of two labels. With more
+    labels, or with its arguments `class_id`, `top_k` or `multi_label`, it gets
+    0 or 1 for each label.
+
+    Args:
+      metric: The metric.
+    """
+
+    def __init__(self, metric: keras.metrics.Metric, **options: Any):
+        super().__init__(**{"name": metric.name, **options})
+        self.metric = metric
+        config = metric.get_config()
+        of_several = map(config.get, ("class_id", "top_k", "multi_label"))
+        self._is_of_one = _is_of_one_label(metric)
+        self._takes_last = self._is_of_one and all(
+            value is None or value is False for value in of_several
+        )
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        """Adds numbers of labels [B] and their probabilities [B, C]."""
+        num_labels = y_pred.shape[-1]
+        if self._takes_last and num_labels == 2:
+            y_pred = y_pred[:, 1]
+        else:
+            y_true = ops.one_hot(y_true, num_labels)
+            if sample_weight is not None and self._is_of_one:
+                sample_weight = ops.expand_dims(sample_weight, -1)
+        return self.metric.update_state(y_true, y_pred, sample_weight)
+
+    def result(self):
+        return self.metric.result()
+
+    def reset_state(self):
+        self.metric.reset_state()
+
+    def get_config(self):
+        metric = keras.saving.serialize_keras_object(self.metric)
+        return {"name": self.name, "metric": metric}
+
+    @classmethod
+    def from_config(cls, config) -> Self:
+        config = dict(config)
+        metric = keras.saving.deserialize_keras_object(config.pop("metric"))
+        return cls(metric, **config)

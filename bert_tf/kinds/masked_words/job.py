@@ -17,7 +17,7 @@ from bert_tf.kinds.masked_words.options import FillMaskConfig
 from bert_tf.modeling.heads import BertPretrainer
 from bert_tf.modeling.variables import checkpoint_variables
 from bert_tf.serving.export import export, require_export_dir
-from bert_tf.serving.masked_words import ServedMaskedLM
+from bert_tf.serving.served import ServedMaskedLM
 from bert_tf.tasks.examples import SEPARATOR, Example, split_pair
 from bert_tf.tasks.masked_words import (
     MASK,

@@ -1,6 +1,5 @@
 """`MaskedWordPredictor`: the most probable words for each [MASK] of a text."""
 
-import functools
 import os
 from typing import Any, Self
 
@@ -13,7 +12,7 @@ from bert_tf.data import randomness
 from bert_tf.data.batching import Features
 from bert_tf.errors import InputError
 from bert_tf.modeling.heads import BertPretrainer
-from bert_tf.tasks.encoding import TextEncoding
+from bert_tf.tasks.encoding import Encoding, TextEncoding
 from bert_tf.tasks.examples import Example
 from bert_tf.tasks.masked_words import (
     MASK,
@@ -25,8 +24,9 @@ from bert_tf.tasks.masked_words import (
     require_masked_lm,
     without_padding,
 )
+from bert_tf.text_models.batches import targets_of
 from bert_tf.text_models.inputs import as_columns
-from bert_tf.text_models.label_metrics import targets_of
+from bert_tf.text_models.predict import predict
 from bert_tf.text_models.text_model import TextModel
 from bert_tf.tokenization.vocabulary_file import require_special_tokens
 from bert_tf.tokenization.wordpiece import continuation_mask, replaceable_ids
@@ -127,9 +127,8 @@ class MaskedWordPredictor(TextModel):
           `probabilities`, a list for each [MASK], the most probable first.
         """
         task = self.make_task(top_k=top_k)
-        answers = functools.partial(self._answers, task=task)
-        return self._predicted(
-            x, batch_size, verbose, steps, callbacks, answers
+        return predict(
+            self, x, batch_size, verbose, steps, callbacks, task=task
         )
 
     def examples(self, x: Any, y: Any) -> list[Example]:
@@ -149,9 +148,10 @@ class MaskedWordPredictor(TextModel):
         examples = [Example(str(n), text) for n, text in enumerate(_texts(x))]
         if not examples:
             raise InputError("There are no texts.")
-        return self._unlabelled_encoding().features(examples)
+        encoding = self.make_encoding(Encoding, problem="regression", labels=())
+        return encoding.features(examples)
 
-    def _scores(self, x, y, batch_size, progress):
+    def _scores(self, data, batch_size, progress, features=None):
         return {}  # Keras computes the loss.
 
     def make_task(self, **options):
@@ -164,9 +164,9 @@ class MaskedWordPredictor(TextModel):
         Evaluations with the same batch size mask the same words, so that scores
         can be compared.
         """
-        seed = (0, int(batch["step"]))
-        if not is_training:
-            seed = (1, int(batch["input_ids"].sum()))
+        seed = (1, int(batch["input_ids"].sum()))
+        if is_training:
+            seed = (0, int(batch["step"]))
         masked = mask(
             batch["input_ids"],
             batch["input_mask"].astype(bool),
@@ -194,7 +194,7 @@ class MaskedWordPredictor(TextModel):
         return self.model(inputs, training=training)["masked_lm_logits"]
 
     def _served(self):
-        from bert_tf.serving.masked_words import ServedMaskedLM
+        from bert_tf.serving.served import ServedMaskedLM
 
         return ServedMaskedLM(self.model, self.make_encoding(TextEncoding))
 

@@ -34,7 +34,7 @@ from bert_tf.kinds.pretraining.data import PretrainingData, inspect_files
 from bert_tf.kinds.pretraining.options import PretrainingConfig
 from bert_tf.kinds.pretraining.task import PretrainingTask
 from bert_tf.serving.export import require_export_dir
-from bert_tf.serving.masked_words import ServedMaskedLM
+from bert_tf.serving.served import ServedMaskedLM
 from bert_tf.tasks.encoding import TextEncoding
 from bert_tf.tokenization.vocabulary_file import load_vocab, require_fit
 from bert_tf.training.distribution import is_chief

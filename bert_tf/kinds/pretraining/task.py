@@ -79,11 +79,7 @@ class PretrainingTask(Task):
         )
 
     def build_model(self, is_restored: bool = False) -> keras.Model:
-        model = BertPretrainer(self.config)
-        if is_restored:
-            model.start_as_zeros()
-        model.build()
-        return model
+        return BertPretrainer(self.config).build_weights(is_restored)
 
     def loss_weights(self, features: Mapping) -> dict:
         return {

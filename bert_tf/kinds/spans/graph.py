@@ -18,8 +18,8 @@ from bert_tf.kinds.spans.squad_files import (
     SpanEncoding,
 )
 from bert_tf.kinds.spans.task import AnswerRules, are_spans, best_indexes
-from bert_tf.serving.served import Served
-from bert_tf.serving.windows import (
+from bert_tf.serving.served import (
+    Served,
     Tensors,
     in_batches,
     max_context,

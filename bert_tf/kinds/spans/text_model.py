@@ -12,13 +12,13 @@ from bert_tf.errors import InputError, require_booleans, wrong_value
 from bert_tf.kinds.spans.squad_files import Answer, Question, SpanEncoding
 from bert_tf.kinds.spans.task import MASKED, AnswerRules, SpanTask, masked
 from bert_tf.modeling.heads import BertSpanLabeler
+from bert_tf.text_models.batches import targets_of
 from bert_tf.text_models.inputs import (
     as_columns,
     plain,
     require_present,
     text_of,
 )
-from bert_tf.text_models.label_metrics import targets_of
 from bert_tf.text_models.text_model import TextModel
 
 _COLUMNS = ("question", "context")

@@ -11,8 +11,7 @@ import tensorflow as tf
 
 from bert_tf.kinds.tags.conll_files import TaggingEncoding
 from bert_tf.kinds.tags.task import TaggingTask
-from bert_tf.serving.served import Served
-from bert_tf.serving.windows import Tensors, in_batches
+from bert_tf.serving.served import Served, Tensors, in_batches
 
 # The white space at which `str.split` of Python splits: ASCII and Unicode.
 WHITE_SPACE = tuple(

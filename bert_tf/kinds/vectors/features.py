@@ -196,10 +196,7 @@ class VectorTask:
     def build_model(self, is_restored: bool = False) -> BertModel:
         """See `Task`."""
         model = BertModel(self.config, output_hidden_states=True)
-        if is_restored:
-            model.start_as_zeros()
-        model.build()
-        return model
+        return model.build_weights(is_restored)
 
     def checkpoint_variables(self, model: BertModel) -> dict:
         """See `Task`."""

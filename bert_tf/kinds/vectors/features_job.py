@@ -32,8 +32,7 @@ from bert_tf.kinds.vectors.features_options import FeaturesConfig
 from bert_tf.kinds.vectors.task import pool
 from bert_tf.modeling.encoder import BertModel
 from bert_tf.serving.export import export, require_export_dir
-from bert_tf.serving.served import Served
-from bert_tf.serving.windows import Tensors
+from bert_tf.serving.served import Served, Tensors
 from bert_tf.tasks.encoding import TextEncoding
 from bert_tf.training.distribution import is_chief
 from bert_tf.training.estimator import Estimator

@@ -1,7 +1,6 @@
 """`TextEmbedder`: a vector for each text."""
 
 import dataclasses
-import functools
 import itertools
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -39,7 +38,7 @@ from bert_tf.tasks import metrics
 from bert_tf.tasks.encoding import Encoding
 from bert_tf.tasks.examples import Example
 from bert_tf.tasks.task import flatten
-from bert_tf.text_models.batches import Batches, num_replicas
+from bert_tf.text_models.batches import num_replicas, scope_of
 from bert_tf.text_models.inputs import (
     Part,
     as_columns,
@@ -47,7 +46,7 @@ from bert_tf.text_models.inputs import (
     plain,
     require_present,
 )
-from bert_tf.text_models.progress import Progress
+from bert_tf.text_models.predict import answers, keras_scores, predict
 from bert_tf.text_models.text_model import TextModel
 
 # How many documents `search` compares at a time.
@@ -174,7 +173,7 @@ class TextEmbedder(TextModel):
     def _encoding(self) -> Encoding:
         """Returns the encoding of texts to predict."""
         return dataclasses.replace(
-            self._unlabelled_encoding(),
+            self.make_encoding(Encoding, problem="regression", labels=()),
             doc_stride=self.doc_stride,
             window_pooling="max" if self.pooling == "max" else "mean",
         )
@@ -201,11 +200,19 @@ class TextEmbedder(TextModel):
           prompt_name: Which of the model's prompts to put before each text; by
             default `default_prompt_name`, if it is set.
         """
-        prompt = self._prompt(prompt_name)
-        answers = functools.partial(self._answers, prompt=prompt)
-        return self._predicted(
-            x, batch_size, verbose, steps, callbacks, answers
+        vectors = predict(
+            self,
+            x,
+            batch_size,
+            verbose,
+            steps,
+            callbacks,
+            prompt=self._prompt(prompt_name),
         )
+        if self._is_single(x):
+            return vectors
+        size = self.model.config.hidden_size
+        return np.array(vectors, np.float32).reshape(-1, size)
 
     def examples(
         self, x: Any, y: Any, prompt: str | None = None
@@ -214,10 +221,6 @@ class TextEmbedder(TextModel):
         prompt = self._prompt(None) if prompt is None else prompt
         [texts] = _texts(x, 1)
         return [Example(str(n), prompt + text) for n, text in enumerate(texts)]
-
-    def _joined(self, parts):
-        none = np.zeros([0, self.model.config.hidden_size], np.float32)
-        return np.concatenate([none, *parts])
 
     def similarity(self, a: Any, b: Any, batch_size: int = 32) -> np.ndarray:
         """Returns the cosine of each of n and each of m texts, float32 [n, m].
@@ -302,28 +305,26 @@ class TextEmbedder(TextModel):
             raise wrong_value("The name of a prompt", names, name, hint)
         return self.prompts[name]
 
-    def _evaluated(self, data, batch_size, options):
-        scores = super()._evaluated(data, batch_size, options)
+    def _evaluated(self, data, batch_size, progress):
+        scores = super()._evaluated(data, batch_size, progress)
         if data.y is not None or data.weights is not None:
             return scores
-        silent = {"verbose": 0, "callbacks": None}
-        return {**scores, **self._keras_scores(*data, batch_size, silent)}
+        features = self._features(data.x, None)
+        return {**scores, **keras_scores(self, features, batch_size, verbose=0)}
 
-    def _scores(
-        self, x: Any, y: Any, batch_size: int, progress: Progress
-    ) -> dict[str, float]:
+    def _scores(self, data, batch_size, progress, features=None):
         """Returns what run_embeddings.py reports, with the default prompt."""
-        columns = _texts(x, 2)
+        columns = _texts(data.x, 2)
         vectors = np.stack(
-            [self._answers(texts, batch_size, progress) for texts in columns],
+            [answers(self, texts, batch_size, progress) for texts in columns],
             axis=1,
         )
-        if y is None:
+        if data.y is None:
             text_ids = numbers_of(zip(*columns, strict=True))
             return retrieval_scores(text_ids, vectors)
         # The numbers may have any range, so a loss is meaningless.
         similarities = ops.convert_to_numpy(cosines(vectors))
-        scores = _scores(y, len(similarities))
+        scores = _scores(data.y, len(similarities))
         return metrics.compute(("pearson", "spearman"), scores, similarities)
 
     def call(self, inputs, training=False):
@@ -376,15 +377,14 @@ class TextEmbedder(TextModel):
         super().compile(optimizer, **arguments)
 
     def _training_data(self, data: Part, batch_size: int, *options: Any) -> Any:
-        steps = super()._training_data(data, batch_size, *options)
-        is_whole = isinstance(steps, Batches)
+        batches = super()._training_data(data, batch_size, *options)
         # Of a data set, only the first part is checked.
-        features = steps.features if is_whole else next(steps.parts())
-        with self._scope():
+        arrays = next(iter(batches.parts())).arrays
+        with scope_of(self):
             size = -(-batch_size // num_replicas())
-        is_unscored = np.isnan(features.arrays["label_ids"])
-        require_negatives(features.arrays["text_ids"][is_unscored], size)
-        return steps
+        is_unscored = np.isnan(arrays["label_ids"])
+        require_negatives(arrays["text_ids"][is_unscored], size)
+        return batches
 
     def make_task(self, **options):
         return EmbeddingTask(
