@@ -195,14 +195,13 @@ def section(rows: Sequence[dict]) -> str:
         )
     return comparison.paragraphs(
         [
-            "`create_pretraining_data.py` with two workers and "
-            "`--dupe_factor=10`; all wrote",
-            "the same bytes. Memory is the largest sum over all processes; per "
-            "executor, MiB of Java and of Python. Spark's driver is a "
-            "process of Java and one of Python.",
+            f"- {sides.processor()}; `create_pretraining_data.py` with two "
+            "workers and `--dupe_factor=10`; all wrote the same bytes",
+            "- Memory is the largest sum over all processes; per executor, MiB "
+            "of Java and of Python. Spark's driver is a process of Java and "
+            "one of Python",
         ],
         comparison.table([titles, *cells]),
-        [f"({sides.processor()}; by `benchmarks/corpus_engines.py`.)"],
     )
 
 

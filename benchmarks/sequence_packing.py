@@ -18,6 +18,7 @@ start_tensorflow.quietly()
 import dataclasses
 import pathlib
 import re
+import shlex
 import statistics
 import sys
 import tempfile
@@ -205,7 +206,7 @@ def section(
     return comparison.paragraphs(
         [
             "```sh",
-            " \\\n    ".join(["python benchmarks/sequence_packing.py", *words]),
+            shlex.join(["python", "benchmarks/sequence_packing.py", *words]),
             "```",
         ],
         ["The share of a row's tokens that are not padding:"],

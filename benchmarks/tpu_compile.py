@@ -221,10 +221,6 @@ def section(answers: Answers) -> str:
         )
         parts.append(comparison.table(_largest(answers, task)))
     return comparison.paragraphs(
-        [
-            "`make tpu` writes this. These programs never ran on a TPU. The",
-            "batch sizes are those that the TPU compiler (libtpu) accepts.",
-        ],
         [f"- {line}" for line in lines],
         *parts,
     )

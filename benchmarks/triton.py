@@ -65,7 +65,7 @@ def run(config: TritonConfig) -> comparison.Comparison:
             f"MiniLM with random heads, float32; {len(questions)} questions "
             f"of {config.data_file}, classified alone or answered from their "
             f"contexts; cores for clients and server: {sides.CORES}",
-            "The last column is Triton's rate divided by the export's. The "
+            "The number in bold is Triton's rate divided by the export's. The "
             "server is another program, so none of its rounds counts as "
             "undisturbed",
         ],

@@ -89,7 +89,7 @@ def test_a_stopped_search_resumes(tpu, answers, monkeypatch):
         "| model | length | v4 | v5e | v5p | v6e |",
         "| BERT-Base | 128 |  | 16 (100%) |  | 32 (78%) |",
     ):
-        assert f"\n{line}\n" in text
+        assert f"\n{line}\n" in f"\n{text}"
     kept = json.loads(pathlib.Path(config.output).read_text())
     kept["trials"] = kept["trials"][:2]
     tpu.comparison.write_json(config.output, kept)
