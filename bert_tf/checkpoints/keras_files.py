@@ -144,7 +144,7 @@ def warn_of_random(model: keras.Model, advice: str) -> None:
     unused, names = model.unused_variables, random_weights(model)
     if needed := [n for n in names if not re.match(unused, n)]:
         logging.warning(
-            "%s: %s is random, since the checkpoint lacks it. %s",
+            "%s: the part with %s is random, since the checkpoint lacks it. %s",
             model.name,
             listed(needed, most=4),
             advice,

@@ -489,9 +489,13 @@ def require_teacher(teacher: Any, task: Any, name: str) -> None:
             f"at most {most}, the max_position_embeddings of the teacher",
             task.encoding.max_seq_length,
         )
-    if fault := _missing(teacher, task) or head_difference(
-        teacher, task, is_trained=False
-    ):
+    shapes, pooler = teacher.weights.shapes, "bert/pooler/dense/kernel"
+    fault = head_difference(teacher, task, is_trained=False)
+    if pooler not in shapes and not re.match(task.unused_variables, pooler):
+        fault = "it has no pooler"
+    if not {_SPAN_WEIGHTS, "output_weights"} & {*shapes}:
+        fault = "it has no such head"
+    if fault:
         raise InputError(
             f"{name} is not a fine-tuned model of this task: {fault}."
         )
@@ -503,18 +507,6 @@ def require_teacher(teacher: Any, task: Any, name: str) -> None:
             "Remove it from the teacher's config.json to learn from the "
             "outputs before it.",
         )
-
-
-def _missing(teacher: Any, task: Any) -> str | None:
-    """Returns the trained part that a teacher lacks, or None."""
-    shapes = teacher.weights.shapes
-    head = _SPAN_WEIGHTS if task.head == "span" else "output_weights"
-    if head not in shapes:
-        return "it has no such head"
-    pooler = "bert/pooler/dense/kernel"
-    if pooler in shapes or re.match(task.unused_variables, pooler):
-        return None
-    return "it has no pooler"
 
 
 def _lowers_and_strips(encoding: Any) -> tuple[bool, bool]:
@@ -590,7 +582,7 @@ def _record_random(model: keras.Model, path: str, report: Report) -> None:
     log, hint = logging.info, ""
     # A pooler that the head does not use is frozen.
     if any(variable.trainable for variable in random.values()):
-        log, hint = logging.warning, ", which is random until trained"
+        log, hint = logging.warning, ", a part which is random until trained"
     log("%s from %s: %s%s", type(model).__name__, path, report, hint)
     if random:
         model.random_variables = report.missing, checksum(random)
