@@ -239,7 +239,7 @@ def test_an_encoder_is_trained_with_its_configuration(
     assert made.config == open_pretrained(release).config
     line = says(tmp_path / "out", **start, **EVALUATION)
     assert "lacks cls/predictions/" in line
-    assert "both pre-training heads is needed to evaluate" in line
+    assert "pass a checkpoint with both heads of pre-training" in line
 
 
 def test_the_release_records_the_casing_and_the_activation(
@@ -421,7 +421,7 @@ def test_packed_rows_in_two_phases(run, inputs, tmp_path, caplog):
         ({"max_predictions_per_seq": 4}, "Pass --max_predictions_per_seq=3"),
         ({"max_eval_steps": -1}, "--max_eval_steps must be at least 0; got -1"),
         ({"do_train": None}, "at least one of --do_train, --do_eval"),
-        (EVALUATION, "out to evaluate. Pass one as --init"),
+        (EVALUATION, "out to evaluate or export. Pass one as --init"),
         ({"init_checkpoint": "/none/x.ckpt"}, "no such checkpoint"),
         ({"gradient_accumulation_steps": 4}, "--train_batch_size must be a mu"),
         ({"distribution_strategy": "tpu"}, "--tpu_name=local"),

@@ -24,6 +24,14 @@ if TYPE_CHECKING:
 # accepted, as they are for custom runners, which are named as a class with its
 # module.
 _RUNNERS_WITH_OPTIONS = ("flink", "spark", "portable")
+# What runners raise if an option or a package is missing or they do not exist.
+_RUNNER_ERRORS = (
+    AttributeError,
+    ImportError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 # A worker's InputError in the text of the error that Beam raises.
 _WORKER_ERROR = re.compile(
     r"\bInputError: (.+?)(?: \[while running|\\n|$)", re.M
@@ -75,7 +83,7 @@ def new_pipeline(options: str) -> "beam.Pipeline":
         return beam.Pipeline(
             "FnApiRunner" if kind == "direct" else name, parsed
         )
-    except Exception as error:  # Runners raise errors of many types.
+    except _RUNNER_ERRORS as error:
         raise _options_error(options, str(error)) from error
 
 

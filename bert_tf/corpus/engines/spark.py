@@ -23,6 +23,7 @@ import secrets
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent import futures
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -149,7 +150,11 @@ def _one_line_errors() -> Iterator[None]:
     handler.addFilter(is_ours)
     try:
         with contextlib.redirect_stderr(io.StringIO()):
-            yield
+            try:
+                yield
+            except (Py4JNetworkError, ConnectionError):
+                time.sleep(1)  # The threads need a moment.
+                raise
     except (Py4JNetworkError, ConnectionError) as error:
         raise InputError(
             "Spark's Java process has ended. Give it more memory with "

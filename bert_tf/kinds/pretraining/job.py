@@ -140,14 +140,16 @@ def _train(
     hooks: list[Hook] = []
     if is_writer:
         kind = _kind(config, estimator.task.config)
-        record_kind(config.output_dir, kind, config.random_seed)
-        hooks = log_hooks(
-            config.output_dir,
-            config.log_steps,
-            last_step,
-            examples_per_step=config.train_batch_size * examples_per_row,
-            tokens_per_example=config.max_seq_length / examples_per_row,
-        )
+        hooks = [
+            _RecordKind(config, kind),
+            *log_hooks(
+                config.output_dir,
+                config.log_steps,
+                last_step,
+                examples_per_step=config.train_batch_size * examples_per_row,
+                tokens_per_example=config.max_seq_length / examples_per_row,
+            ),
+        ]
     if config.eval_steps > 0:
         hooks.append(
             Evaluation(
@@ -368,3 +370,16 @@ def record_kind(folder: str, kind: Mapping[str, Any], random_seed: int) -> None:
     if not output_folder.recorded_facts(folder, _RECORD):
         record = {"facts": {**kind}, "settings": {"random_seed": random_seed}}
         output_folder.write_record(folder, record, _RECORD)
+
+
+class _RecordKind(Hook):
+    """Records the kind of model before the first step.
+
+    A run that fails earlier leaves the folder as it was.
+    """
+
+    def __init__(self, config: PretrainingConfig, kind: Mapping[str, Any]):
+        self._arguments = config.output_dir, kind, config.random_seed
+
+    def begin(self, step: int) -> None:
+        record_kind(*self._arguments)
