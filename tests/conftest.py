@@ -141,6 +141,26 @@ def layouts(benchmarks):
     return benchmarks("layouts")
 
 
+@pytest.fixture(scope="module")
+def launch(request):
+    """Runs the script `SCRIPT_NAME` of a module of tests in this process."""
+    import in_process
+
+    with in_process.script(request.module.SCRIPT_NAME) as launch:
+        yield launch
+
+
+@pytest.fixture
+def two_devices(monkeypatch):
+    """The flags of a script's run on two CPUs, with full padding."""
+    from bert_tf.training import distribution
+    from tests.training import toy_task
+
+    makers = distribution._MAKERS
+    monkeypatch.setitem(makers, "mirrored", lambda _: toy_task.two_devices())
+    return {"distribution_strategy": "mirrored"}
+
+
 @pytest.fixture(scope="session")
 def golden() -> pathlib.Path:
     """The folder of golden numbers."""

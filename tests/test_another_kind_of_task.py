@@ -127,6 +127,8 @@ def test_saved_and_loaded(trained, tmp_path):
         np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
+# tests/test_doors.py has a teacher of a built-in kind.
+@pytest.mark.slow
 def test_a_model_learns_from_a_teacher(trained, start, tmp_path):
     teacher, _ = trained
     teacher.save_pretrained(tmp_path / "teacher")
@@ -228,6 +230,8 @@ def test_windows_are_scored_as_texts(of_windows, start, tmp_path):
     assert found["eval_spearman"] == pytest.approx(scores["spearman"])
 
 
+# tests/test_run_classifier_windows.py joins windows of a served model.
+@pytest.mark.slow
 @pytest.mark.graph
 def test_an_export_joins_windows(of_windows, tmp_path):
     model, expected = of_windows
@@ -237,7 +241,9 @@ def test_an_export_joins_windows(of_windows, tmp_path):
         np.testing.assert_allclose(answer[name], values, rtol=1e-4)
 
 
-@pytest.mark.parametrize("format", ["huggingface", "tf1"])
+@pytest.mark.parametrize(
+    "format", ["tf1", pytest.param("huggingface", marks=pytest.mark.slow)]
+)
 def test_heads_of_other_kinds_are_not_used(start, tmp_path, format, caplog):
     """In both directions, although the heads have the same shape."""
     NumberEstimator.from_pretrained(start).save_pretrained(

@@ -64,7 +64,7 @@ MOST = {
     "modules at the root": 8,
     "lines of code": 26_600,
     "lines": 41_100,
-    "lines of tests": 45_500,
+    "lines of tests": 45_050,
     "lines of code of benchmarks and examples": 8_190,
 }
 
@@ -431,22 +431,6 @@ def test_no_handler_catches_everything():
     assert not broad
 
 
-def test_no_todo_comments():
-    # Split, since this file is searched too.
-    marks = ["TO" + "DO", "FIX" + "ME", "X" + "XX"]
-    texts = {path: path.read_text(encoding="utf-8") for path in OURS}
-    assert not [p for p in OURS if any(mark in texts[p] for mark in marks)]
-
-
-def test_modules_have_meaningful_names():
-    vague = {"util", "utils", "helper", "helpers", "common", "misc"}
-    assert not [
-        path
-        for path in OURS
-        if vague & {path.stem, *path.parent.relative_to(ROOT).parts}
-    ]
-
-
 def test_every_room_has_its_tests():
     folders = {path.parent.name for path in LIBRARY}
     kinds = {path.parent.name for path in LIBRARY if "kinds" in path.parts}
@@ -479,25 +463,6 @@ def test_forbidden_imports_are_found(name, line, forbidden):
     assert is_forbidden(ROOT / "bert_tf" / name, imported) == forbidden
 
 
-def test_imports_inside_functions_are_not_imports_when_loaded():
-    text = "if x:\n    import a\nclass C:\n    from b import c\n"
-    text += "def f():\n    import d\n"
-    text += "if typing.TYPE_CHECKING:\n    import e\nelse:\n    import g\n"
-    tree = ast.parse(text)
-    loaded = {name for name, _ in imports_when_loaded(tree)}
-    assert loaded == {"a", "b.c", "g"}
-    assert {name for name, _ in imports_in(tree)} == loaded | {"d", "e"}
-
-
-def test_circles_are_found():
-    texts = {"p.a": "from p import b", "p.b": "def f():\n    from p.c import x"}
-    texts["p.c"] = "if TYPE_CHECKING:\n    import os, p.a"
-    imports = imports_among({name: ast.parse(t) for name, t in texts.items()})
-    assert imports == {"p.a": {"p.b"}, "p.b": {"p.c"}, "p.c": {"p.a"}}
-    with pytest.raises(graphlib.CycleError):
-        graphlib.TopologicalSorter(imports).prepare()
-
-
 @pytest.mark.parametrize(
     ("text", "count"),
     [
@@ -510,28 +475,6 @@ def test_circles_are_found():
 )
 def test_flags_are_found(text, count):
     assert len(texts_with_flags(ast.parse(text))) == count
-
-
-def test_comments_and_docstrings_are_not_code(write):
-    path = write(
-        'def f():\n    """Doc\n\n    string."""\n\n    # Why.\n'
-        '    x = """two\n    lines"""\n    return x  # Now.\n'
-    )
-    assert code_lines(pathlib.Path(path)) == {1, 7, 8, 9}
-
-
-@pytest.mark.parametrize(
-    ("handler", "broad"),
-    [
-        ("except:\n    pass", True),
-        ("except (ValueError, BaseException) as e:\n    raise X from e", True),
-        ("except BaseException:\n    clean()\n    raise", False),
-        ("except ValueError:\n    pass", False),
-    ],
-)
-def test_broad_handlers_are_found(handler, broad):
-    tree = ast.parse(f"try:\n    f()\n{handler}\n")
-    assert is_broad(tree.body[0].handlers[0]) is broad
 
 
 # Private names of Keras and TensorFlow that the library uses, and why.

@@ -105,29 +105,6 @@ def test_differences_of_checkpoints(equality):
             equality.difference(checkpoint(**other), checkpoint())
 
 
-def test_differences_of_answers(equality, tmp_path):
-    def write(name, accuracy, loss, probability, text):
-        folder = tmp_path / name
-        folder.mkdir()
-        (folder / "eval_results.txt").write_text(
-            f"eval_accuracy = {accuracy}\neval_loss = 0.25\nloss = {loss}\n"
-        )
-        rows = f"{probability}\t{1 - probability}\n0.5\t0.5\n"
-        (folder / "test_results.tsv").write_text(rows)
-        table = f"id\ttext\tprediction\tp\n0\t{text}\tno\t{probability}\n"
-        (folder / "predictions.tsv").write_text(table)
-        return folder
-
-    one = write("one", 0.5, 0.5, 0.25, "a b")
-    assert equality.compare_answers(one, one) == (0.0, 0.0, 0)
-    other = write("other", 0.625, 0.75, 0.375, "b a")
-    assert equality.compare_answers(other, one) == (0.25, 0.125, 1)
-    assert equality.compare_answers(other, one, True) == (0.125, 0.125, 1)
-    for folder in (one, other):
-        (folder / "test_results.tsv").unlink()
-    assert equality.compare_answers(other, one) == (0.25, 0.0, 0)
-
-
 def test_workers_read_each_example_once(benchmarks, equality, tmp_path):
     flags = benchmarks("small_tasks").write_pretraining(tmp_path)
     assert [*equality.share_rows(flags)][1:] == [

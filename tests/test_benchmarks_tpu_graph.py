@@ -60,10 +60,12 @@ def copies(variable) -> list[np.ndarray]:
     "settings",
     [
         {},
-        {"gradient_accumulation_steps": 3, "optimizer": "lamb"},
-        pytest.param(
-            {"max_grad_norm": 0.0, "adam_bias_correction": True},
-            marks=pytest.mark.slow,
+        *(
+            pytest.param(settings, marks=pytest.mark.slow)
+            for settings in (
+                {"gradient_accumulation_steps": 3, "optimizer": "lamb"},
+                {"max_grad_norm": 0.0, "adam_bias_correction": True},
+            )
         ),
     ],
     ids=["default", "accumulated", "unclipped"],

@@ -206,6 +206,7 @@ def test_broken_frameworks_are_one_line_each(report, monkeypatch):
     assert keras.endswith("timed out after 5.0 seconds")
 
 
+@pytest.mark.slow
 def test_the_devices_of_tensorflow():
     program = command._DEVICES["tensorflow"]
     found = command._output([sys.executable, "-c", program])

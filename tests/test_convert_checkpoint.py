@@ -8,6 +8,7 @@ import sys
 import in_process
 import pytest
 from checkout import ROOT
+from fine_tuning_runs import contents
 
 from bert_tf.checkpoints import tf1
 from bert_tf.checkpoints.pretrained import open_pretrained
@@ -18,6 +19,7 @@ from tests.checkpoints.small_models import (
     slots,
 )
 
+SCRIPT_NAME = "convert_checkpoint"
 TO = "--to=google"
 WEIGHTS = arrays("pretraining")
 
@@ -41,12 +43,6 @@ def places(tmp_path_factory):
     (folder / "full" / "mine.txt").write_text("mine")
     (folder / "pickle" / "pytorch_model.bin").write_bytes(b"\x80\x02.")
     return folder
-
-
-@pytest.fixture(scope="module")
-def launch():
-    with in_process.script("convert_checkpoint") as launch:
-        yield launch
 
 
 @pytest.fixture
@@ -74,10 +70,6 @@ def fail(launch, capsys, places, monkeypatch):
         return in_process.the_error(capsys, "convert_checkpoint")
 
     return call
-
-
-def contents(folder):
-    return {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
 @pytest.mark.slow

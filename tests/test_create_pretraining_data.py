@@ -14,6 +14,7 @@ from checkout import ROOT
 
 from bert_tf.base import files
 
+SCRIPT_NAME = "create_pretraining_data"
 # The defaults of the original's flags.
 ORIGINAL_DEFAULTS = {
     "do_lower_case": True,
@@ -26,12 +27,6 @@ ORIGINAL_DEFAULTS = {
     "short_seq_prob": 0.1,
 }
 WRITTEN = ["manifest.x.tfrecord.json", "x.tfrecord"]
-
-
-@pytest.fixture(scope="module")
-def launch():
-    with in_process.script("create_pretraining_data") as launch:
-        yield launch
 
 
 @pytest.fixture
@@ -150,7 +145,11 @@ def test_a_full_disk_leaves_existing_files(work):
 
 @pytest.mark.parametrize(
     ("num_workers", "number"),
-    [(1, signal.SIGINT), (2, signal.SIGTERM), (2, signal.SIGKILL)],
+    [
+        (1, signal.SIGINT),
+        pytest.param(2, signal.SIGTERM, marks=pytest.mark.slow),
+        (2, signal.SIGKILL),
+    ],
 )
 def test_a_stopped_job_leaves_existing_files(work, launch, number, num_workers):
     (work / "text.txt").write_text("a b\nb\n\n" * 12_000)

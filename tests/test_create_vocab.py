@@ -12,13 +12,8 @@ from checkout import ROOT
 
 from bert_tf.tokenization.vocabulary_file import load_vocab
 
+SCRIPT_NAME = "create_vocab"
 TEXT = "The cat sat. Łódź!\n\nA cat, a hat: 한국어 中文 " * 17 + "\n"
-
-
-@pytest.fixture(scope="module")
-def launch():
-    with in_process.script("create_vocab") as launch:
-        yield launch
 
 
 @pytest.fixture

@@ -53,19 +53,6 @@ def test_formats(program, name, data):
     assert list(filter(program.is_prose, found)) == [ONE]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "This is not one.",
-        "This is what we have of all of these as a heading",
-        "Le chat est sur la table et il a faim de poisson frais.",
-        "It is set by a=1, b[2] and c() if x->y is in z_1 or w_2.",
-    ],
-)
-def test_paragraphs_that_are_not_prose_are_dropped(program, text):
-    assert not program.is_prose(text)
-
-
 def test_documents(program, monkeypatch):
     """Pages are documents; a paragraph that comes again is left out."""
     pages = [("a", f"{ONE} {TWO} No.\n\n{ONE}"), ("b", f"{ONE}\n\n{TWO}")]

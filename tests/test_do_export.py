@@ -563,10 +563,9 @@ def test_refuses_missing_facts(prepared, capsys, tmp_path):
     given = prepared("run_pretraining")
     start = given["init_checkpoint"]
     given["bert_config_file"] = start / "bert_config.json"
-    for do_eval, wanted in ((True, "evaluate and export"), (None, "export")):
-        flags = {**given, "init_checkpoint": None, "do_eval": do_eval}
-        message = f"out to {wanted}. Pass one as --init_checkpoint"
-        assert_refused(capsys, message, "run_pretraining", **flags)
+    flags = {**given, "init_checkpoint": None}
+    message = "out to evaluate or export. Pass one as --init_checkpoint"
+    assert_refused(capsys, message, "run_pretraining", **flags)
     files.remove(files.manifest_path(str(given["input_file"])))
     message = "--do_export needs the casing"
     assert_refused(capsys, message, "run_pretraining", **given, do_train=None)

@@ -76,14 +76,12 @@ def test_scikit_learn_features():
     assert min(pooled, mean) > frequent + 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "flag"),
     [
         ("demo.py", "--folder"),
-        pytest.param(
-            *("scikit_learn_features.py", "--init_checkpoint"),
-            marks=pytest.mark.slow,
-        ),
+        ("scikit_learn_features.py", "--init_checkpoint"),
     ],
 )
 def test_a_wrong_path_is_one_line(script, flag, tmp_path):
@@ -158,6 +156,7 @@ def test_jax_training(monkeypatch):
     assert output.endswith("(on the jax backend)\n")
 
 
+@pytest.mark.slow
 def test_without_jax_one_line_says_so():
     if importlib.util.find_spec("jax") is not None:
         pytest.skip("JAX in this environment")

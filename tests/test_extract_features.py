@@ -18,6 +18,7 @@ from bert_tf.modeling.variables import checkpoint_variables
 
 pytestmark = pytest.mark.usefixtures("eagerly")
 
+SCRIPT_NAME = "extract_features"
 LAYERS, H, S = 4, 6, 13
 CONFIG = small_release.config_of(num_hidden_layers=LAYERS)
 # Each line with its tokens; None where they are the words.
@@ -39,12 +40,6 @@ def release(tmp_path_factory):
     small_release.write(folder, BertPretrainer, CONFIG)
     (folder / "input.txt").write_text("\n".join(TOKENS) + "\n")
     return folder
-
-
-@pytest.fixture(scope="module")
-def launch():
-    with in_process.script("extract_features", ["init_checkpoint"]) as launch:
-        yield launch
 
 
 @pytest.fixture
@@ -125,6 +120,7 @@ def test_the_output_of_the_original(extract, expected):
                 assert_close(layer["values"], values)
 
 
+@pytest.mark.slow
 def test_a_model_of_three_layers(extract, tmp_path):
     config = small_release.config_of(num_hidden_layers=3)
     small_release.write(tmp_path, BertPretrainer, config)

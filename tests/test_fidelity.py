@@ -3,7 +3,6 @@
 import json
 import re
 
-import pytest
 from checkout import ROOT, nodes_with
 
 from tests import fidelity as plugin
@@ -66,13 +65,6 @@ def test_asserts_and_keeps_the_largest_number_of_the_cases(pytester):
     assert only["node"].endswith("::test_cases")
 
 
-def test_a_check_has_one_tolerance():
-    ledger = plugin.Ledger()
-    ledger.add(plugin.Row(**row()))
-    with pytest.raises(ValueError, match=r"1e-05 and 0\.1"):
-        ledger.add(plugin.Row(**row(tolerance=0.1)))
-
-
 def test_the_table_of_several_runs():
     text = plugin.table(
         [
@@ -92,23 +84,6 @@ def test_the_table_of_several_runs():
     ]
     assert "| check | TensorFlow | tolerance | command |" in tokenization
     assert f"| words | 0 | 0 | `.venv/bin/python {command}" in tokenization
-
-
-def test_the_document_keeps_its_opening(tmp_path, capsys):
-    document, rows = tmp_path / "fidelity.md", tmp_path / "rows.json"
-    document.write_text("Words.\n")
-    with pytest.raises(SystemExit, match="expected the line"):
-        plugin.main(str(document))
-    assert document.read_text() == "Words.\n"
-    document.write_text(f"Words.\n{plugin.MARK}old")
-    for checks in (["model: one", "model: two"], ["model: two"]):
-        rows.write_text(json.dumps(run(*map(row, checks))))
-        plugin.main(str(document), str(rows))
-    opening, _, table = document.read_text().partition(plugin.MARK)
-    assert opening == "Words.\n"
-    assert table == plugin.table([run(row("model: two"))])
-    said = capsys.readouterr().err
-    assert said == f"no longer in {document}: one\n"
 
 
 def test_the_table_has_a_row_of_every_test():

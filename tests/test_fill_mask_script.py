@@ -15,6 +15,7 @@ from bert_tf.checkpoints.pretrained import open_pretrained
 from bert_tf.kinds.masked_words import job as fill_mask
 from bert_tf.modeling.heads import BertPretrainer
 
+SCRIPT_NAME = "fill_mask"
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat"]
 
 
@@ -24,12 +25,6 @@ def release(tmp_path_factory):
     config = small_release.config_of(WORDS)
     small_release.write(folder, BertPretrainer, config, WORDS)
     return folder
-
-
-@pytest.fixture(scope="module")
-def launch():
-    with in_process.script("fill_mask", ["init_checkpoint"]) as launch:
-        yield launch
 
 
 @pytest.fixture

@@ -22,8 +22,6 @@ from fine_tuning_runs import (
 
 from bert_tf.modeling.heads import BertClassifier
 from bert_tf.modeling.variables import checkpoint_variables
-from bert_tf.training import distribution
-from tests.training import toy_task
 
 pytestmark = pytest.mark.usefixtures("eager_fixtures", "eagerly")
 
@@ -107,7 +105,13 @@ def test_the_adapters_load_on_the_initial_checkpoint(start, done):
 
 @pytest.mark.parametrize(
     "source",
-    ["folder", "checkpoint", pytest.param("release", marks=pytest.mark.slow)],
+    [
+        "folder",
+        *(
+            pytest.param(source, marks=pytest.mark.slow)
+            for source in ("checkpoint", "release")
+        ),
+    ],
 )
 def test_predictions_without_the_flag(source, done, copy, run, tmp_path):
     """From training checkpoints, whose adapters are merged, and the release."""
@@ -138,9 +142,9 @@ def test_a_run_resumes_bit_for_bit(done, copy, run):
 
 def test_options_that_do_not_fit(copy, run, tmp_path, capsys):
     """They would find other variables in the checkpoints, or do nothing."""
-    for rank, name in ((None, "null"), (2, "2")):
+    for rank, name in ((None, "None"), (2, "2")):
         error = error_of(capsys, run, copy, lora_rank=rank)
-        assert f"with lora_rank 3, and this run has lora_rank {name}" in error
+        assert f"holds a run with lora_rank 3, not {name}" in error
     error = error_of(capsys, run, tmp_path / "new", num_frozen_layers=1)
     assert "--num_frozen_layers has no effect with --lora_rank" in error
     model = fine_tuning_runs.write_model(tmp_path)
@@ -150,16 +154,14 @@ def test_options_that_do_not_fit(copy, run, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_selection_accumulation_and_replicas(run, tmp_path, monkeypatch):
+def test_selection_accumulation_and_replicas(run, tmp_path, two_devices):
     """The kept weights are those of the evaluation, merged and exported."""
-    makers = distribution._MAKERS
-    monkeypatch.setitem(makers, "mirrored", lambda _: toy_task.two_devices())
     run(
         tmp_path,
         num_seeds=2,
         save_best="eval_accuracy",
         gradient_accumulation_steps=2,
-        distribution_strategy="mirrored",
+        **two_devices,
         num_train_epochs=1,
         do_export=True,
     )

@@ -6,7 +6,6 @@ import math
 import pathlib
 import shutil
 import threading
-import types
 
 import in_process
 import paper_programs
@@ -121,6 +120,7 @@ def test_table_5_and_resuming(scripts, inputs, tmp_path, capsys):
     assert table_of("ablation_tasks", tmp_path) == rows
 
 
+@pytest.mark.slow
 def test_table_6(scripts, inputs, tmp_path, capsys):
     def score(script, given):
         is_small = "L-1_H-96_A-12" in given.get("bert_config_file", "")
@@ -173,6 +173,7 @@ def test_only_the_chosen_rows_are_run(scripts, inputs, tmp_path, capsys):
     assert line.endswith("0/0/100; got '100/0/1'.")
 
 
+@pytest.mark.slow
 def test_table_6_at_equal_compute(scripts, inputs, tmp_path):
     """All sizes multiply as often as BERT-Base's row."""
     scripts.score = lambda script, given: dict.fromkeys(
@@ -195,6 +196,7 @@ def test_table_6_at_equal_compute(scripts, inputs, tmp_path):
     assert [flags["num_warmup_steps"] for flags in models][3] == "250"
 
 
+@pytest.mark.slow
 def test_table_7(scripts, inputs, tmp_path, capsys):
     """A failed run leaves a gap, which the next run fills."""
     scripts.score = lambda script, given: {"eval_f1": 0.9}
@@ -228,6 +230,7 @@ def test_table_7(scripts, inputs, tmp_path, capsys):
     assert starts == {f"{made['output_dir']}/release"}
 
 
+@pytest.mark.slow
 def test_table_8(scripts, inputs, tmp_path):
     scripts.score = lambda script, given: {
         "eval_accuracy": 0.5,
@@ -247,74 +250,7 @@ def test_table_8(scripts, inputs, tmp_path):
     ]
 
 
-def flags_of(scripts):
-    """Returns the values of each flag, per script, in order of their use."""
-    found = {}
-    for script, given in scripts.commands:
-        for flag, value in given.items():
-            if flag == "bert_config_file":
-                value = pathlib.Path(value).stem
-            values = found.setdefault((pathlib.Path(script).stem, flag), [])
-            if value not in values:
-                values.append(value)
-    return found
-
-
-@pytest.mark.parametrize(
-    ("name", "given", "expected"),
-    [
-        (
-            "ablation_tasks",
-            {"vocab_file": "words"},
-            {
-                ("create_vocab", "vocab_size"): None,
-                ("create_pretraining_data", "vocab_file"): ["words"],
-                ("run_pretraining", "vocab_file"): ["words"],
-            },
-        ),
-        (
-            "ablation_tasks",
-            {"dupe_factor": 3, "fine_tuning_batch_size": 7},
-            {
-                ("create_pretraining_data", "dupe_factor"): ["3"],
-                ("run_classifier", "train_batch_size"): ["7"],
-            },
-        ),
-        (
-            "ablation_size",
-            {"layers_divisor": 2, "hidden_divisor": 64, "tasks": "MRPC"},
-            {
-                ("run_pretraining", "bert_config_file"): [
-                    *("L-1_H-12_A-12", "L-3_H-12_A-3", "L-3_H-12_A-12"),
-                    *("L-6_H-12_A-12", "L-6_H-16_A-16", "L-12_H-16_A-16"),
-                ]
-            },
-        ),
-        (
-            "feature_based",
-            {"feature_learning_rate": 0.5, "feature_num_train_epochs": 9},
-            {
-                ("feature_ner", "learning_rate"): ["0.5"],
-                ("feature_ner", "num_train_epochs"): ["9.0"],
-            },
-        ),
-    ],
-)
-def test_options(scripts, inputs, tmp_path, monkeypatch, name, given, expected):
-    monkeypatch.chdir(tmp_path)
-    words = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a")
-    (tmp_path / "words").write_text("\n".join(words))
-    scripts.score = lambda script, given: dict.fromkeys(
-        ("eval_accuracy", "eval_f1", "masked_lm_loss"), 0.5
-    )
-    given = {**inputs, "tasks": "SST-2", "held_out_file": __file__, **given}
-    if name == "feature_based":
-        del given["tasks"]
-    assert launch(name, given, tmp_path) == 0
-    found = flags_of(scripts)
-    assert {key: found.get(key) for key in expected} == expected
-
-
+@pytest.mark.slow
 def test_several_pretrainings_and_the_files_of_a_table(
     scripts, inputs, tmp_path
 ):
@@ -359,6 +295,7 @@ def test_several_pretrainings_and_the_files_of_a_table(
     assert f"--init_checkpoint={first}" in runs[0]["command"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     ["ablation_tasks", "ablation_size", "ablation_masking", "feature_based"],
@@ -382,18 +319,8 @@ def test_full_prints_and_runs_nothing(scripts, tmp_path, capsys, name):
     [
         (
             "ablation_tasks",
-            {"tasks": "QNLI"},
-            "QNLI needs ",
-        ),
-        (
-            "ablation_tasks",
             {"conll_dir": "absent"},
             "NER needs absent/eng.train, which does not exist. Correct --conll",
-        ),
-        (
-            "ablation_tasks",
-            {"data_dir": "absent"},
-            "--data_dir=absent has no files of MNLI, ",
         ),
         (
             "ablation_size",
@@ -401,24 +328,11 @@ def test_full_prints_and_runs_nothing(scripts, tmp_path, capsys, name):
             "--hidden_divisor must be one of 1, 2, 4",
         ),
         (
-            "ablation_size",
-            {"hidden_divisor": 1000, "equal_compute": "true"},
-            "--hidden_divisor must",
-        ),
-        (
             "feature_based",
             {"model_size": "L-1_H-128", "rows": "Second-to-Last Hidden"},
             "--model_size must be of 2 layers or more",
         ),
         ("ablation_tasks", {"tasks": "MRPC,X"}, "--tasks must be some of MNLI"),
-        ("ablation_tasks", {"input_file": "absent.txt"}, "absent.txt"),
-        ("feature_based", {"input_file": ""}, "Pass --init_checkpoint, or"),
-        ("ablation_tasks", {"model_size": "bse"}, "'bse'"),
-        (
-            "ablation_masking",
-            {"model_size": "L-2_H-128", "tasks": ""},
-            "4 layers or more",
-        ),
         (
             "ablation_tasks",
             {"also": "--random_seed=7"},
@@ -431,18 +345,8 @@ def test_full_prints_and_runs_nothing(scripts, tmp_path, capsys, name):
         ),
         (
             "ablation_tasks",
-            {"also": "--mixed_precision=int8"},
-            "run_pretraining.py: flag --mixed_precision=int8: value should be",
-        ),
-        (
-            "ablation_tasks",
             {"full": "true", "warmup_proportion": 0.1},
             "--warmup_proportion does not go with --full",
-        ),
-        (
-            "ablation_size",
-            {"full": "true", "equal_compute": "true"},
-            "--equal_compute does not go with --full",
         ),
     ],
 )
@@ -452,34 +356,6 @@ def test_wrong_flags_are_errors(
     given = {**inputs, "held_out_file": __file__, **given}
     assert launch(name, given, tmp_path) == 1
     assert expected in in_process.the_error(capsys, name)
-    assert not scripts.commands
-
-
-@pytest.mark.parametrize(
-    ("flag", "value", "expected"),
-    [
-        ("vocab_size", 5, "at least 6"),
-        ("dupe_factor", 0, "at least 1"),
-        ("max_seq_length", 4, "at least 5"),
-        ("max_seq_length", 513, "at most 512"),
-        ("num_train_steps", 0, "at least 1"),
-        ("train_batch_size", 0, "at least 1"),
-        ("fine_tuning_batch_size", -1, "at least 1"),
-        ("learning_rate", 0, "above 0"),
-        ("fine_tuning_learning_rate", -1, "above 0"),
-        ("feature_learning_rate", 0, "above 0"),
-        ("initializer_range", -1, "above 0"),
-        ("num_train_epochs", 0, "above 0"),
-        ("feature_num_train_epochs", 0, "above 0"),
-    ],
-)
-def test_options_are_checked_before_anything_else(
-    scripts, tmp_path, capsys, flag, value, expected
-):
-    given = {"input_file": "absent.txt", flag: value}
-    assert launch("ablation_masking", given, tmp_path) == 2
-    error = in_process.the_error(capsys, "ablation_masking")
-    assert f"--{flag} must be {expected}; got {value}" in error
     assert not scripts.commands
 
 
@@ -609,29 +485,6 @@ def test_runs_that_do_not_depend_on_a_failure_still_run(
     assert done == [vocab, good]
     assert folder.record(bad) is None
     assert [*folder.do([bad, after, good])] == [vocab, bad, after, good]
-
-
-def test_seconds_are_those_of_all_attempts(runs, text, tmp_path, monkeypatch):
-    vocab, _ = chain(runs, text)
-    folder = runs.Folder(str(tmp_path / "out"))
-    clock = iter([0, 40, 100, 120, 200, 210])
-    time = types.SimpleNamespace(perf_counter=clock.__next__)
-    monkeypatch.setattr(runs, "time", time)
-    endings = iter([KeyboardInterrupt(), "a fault", ""])
-
-    def attempt(script, words, log):
-        ending = next(endings)
-        if isinstance(ending, str):
-            return ending
-        raise ending
-
-    monkeypatch.setattr(runs, "run_job", attempt)
-    for error in (KeyboardInterrupt, InputError):
-        with pytest.raises(error):
-            [*folder.do([vocab])]
-        assert folder.record(vocab) is None
-    assert [*folder.do([vocab])] == [vocab]
-    assert folder.record(vocab)["seconds"] == 70
 
 
 def test_two_programs_share_a_folder(runs, scripts, text, tmp_path, capsys):
@@ -792,8 +645,6 @@ def test_negatives_can_come_from_other_paragraphs(tmp_path):
     [
         {"answers": [{"text": "Rain", "answer_start": 0}], "question": None},
         {"answers": []},
-        {"answers": [{"text": "", "answer_start": 0}]},
-        {"answers": [{"text": "rain", "answer_start": 4}]},
         {"answers": [{"text": "Rain", "answer_start": 0}, {"text": "Rain"}]},
     ],
 )

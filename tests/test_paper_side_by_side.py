@@ -11,7 +11,6 @@ import paper_programs
 import pytest
 
 from bert_tf import AdamWeightDecay, BertConfig
-from bert_tf.errors import InputError
 from bert_tf.kinds.pretraining.task import PretrainingTask
 
 needs_jax = pytest.mark.skipif(
@@ -212,14 +211,6 @@ def test_data_is_written_as_arrays(inputs, tmp_path, capsys):
         assert found["input_ids"].shape == (40, 16)
 
 
-def test_negative_numbers_are_kept(load, inputs, tmp_path):
-    """Of windows with few tokens some best positions are -1."""
-    program = load("side_by_side")
-    config = parsed(program, flags(inputs, tmp_path))
-    program.save(config, "a.npz", {"x": np.array([3, -1])})
-    assert program.load(config, "a.npz")["x"].tolist() == [3, -1]
-
-
 def test_next_tokens(load):
     arrays = pretraining_arrays()
     arrays["masked_lm_positions"] = np.tile([3, 9], (40, 1)).astype(np.uint8)
@@ -236,10 +227,3 @@ def test_next_tokens(load):
     np.testing.assert_array_equal(found["next_token_ids"][:, :-1], ids[:, 1:])
     assert found["next_token_weights"].sum() == 40 * 15
     assert load("side_by_side").causal(TASK, arrays) is arrays
-
-
-def test_an_unknown_row(inputs, tmp_path, load):
-    program = load("side_by_side")
-    config = parsed(program, flags(inputs, tmp_path, rows="BRT"))
-    with pytest.raises(InputError, match="--rows must be some of BERT, No NSP"):
-        program.rows_of(config)

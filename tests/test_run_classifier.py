@@ -47,8 +47,6 @@ from bert_tf.kinds.classification import job as classifier
 from bert_tf.kinds.classification.job import ClassifierConfig
 from bert_tf.modeling.heads import BertClassifier
 from bert_tf.modeling.variables import checkpoint_variables
-from bert_tf.training import distribution
-from tests.training import toy_task
 
 pytestmark = pytest.mark.usefixtures("eagerly")
 
@@ -219,14 +217,6 @@ def test_a_release_in_the_output_folder_is_the_model(done, run, tmp_path):
     shutil.copytree(done / "release", tmp_path / "release")
     run(tmp_path, **ANSWERS)
     assert_same_answers(tmp_path, done)
-
-
-@pytest.fixture
-def two_devices(monkeypatch):
-    """The flags of a run on two CPUs, with full padding."""
-    makers = distribution._MAKERS
-    monkeypatch.setitem(makers, "mirrored", lambda _: toy_task.two_devices())
-    return {"distribution_strategy": "mirrored"}
 
 
 def test_predictions_are_equal_on_any_devices(done, run, tmp_path, two_devices):

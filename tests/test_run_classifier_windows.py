@@ -1,7 +1,6 @@
 """run_classifier.py --doc_stride: long texts from files to answers."""
 
 import random
-import shutil
 
 import fine_tuning_runs
 import in_process
@@ -13,7 +12,6 @@ from fine_tuning_runs import (
     ANSWERS,
     assert_same,
     assert_same_answers,
-    read,
     results,
     table,
     weights,
@@ -25,11 +23,9 @@ from bert_tf.config import BertConfig
 from bert_tf.kinds.classification.text_model import TextClassifier
 from bert_tf.modeling.heads import BertClassifier
 from bert_tf.modeling.variables import checkpoint_variables
-from bert_tf.training import distribution
 from tests.serving.small_served import random_weights
-from tests.training import toy_task
 
-pytestmark = pytest.mark.usefixtures("eager_fixtures", "eagerly")
+pytestmark = pytest.mark.usefixtures("eagerly")
 
 COUNTS = {"train": 11, "dev": 9, "test": 7}
 LENGTH, STRIDE = 11, 4
@@ -145,28 +141,10 @@ def test_scores_are_of_texts(given, done):
     assert scores["eval_loss"] == pytest.approx(expected["loss"], rel=1e-4)
 
 
-# tests/test_run_classifier.py has both without windows.
 @pytest.mark.slow
-def test_an_interrupted_run_resumes_bit_for_bit(given, done, tmp_path):
-    copy = shutil.copytree(done, tmp_path / "copy")
-    steps = int(results(done)["global_step"])
-    assert steps > 2 * COUNTS["train"] // 4  # Windows, not texts.
-    (copy / f"model.ckpt-{steps}.index").unlink()
-    shutil.rmtree(copy / "release")
-    fine_tuning_runs.run(
-        "run_classifier", copy, **given[2], do_eval=True, do_predict=True
-    )
-    name = f"model.ckpt-{steps}"
-    assert_same(read(copy / name), read(done / name))
-    assert_same_answers(copy, done)
-
-
-@pytest.mark.slow
-def test_devices_and_padding_do_not_matter(given, done, tmp_path, monkeypatch):
-    makers = distribution._MAKERS
-    monkeypatch.setitem(makers, "mirrored", lambda _: toy_task.two_devices())
+def test_devices_do_not_matter(given, done, tmp_path, two_devices):
     flags = {**given[2], "init_checkpoint": done / "release"}
-    flags |= {"distribution_strategy": "mirrored", "padding": "max_length"}
+    flags |= two_devices
     fine_tuning_runs.run("run_classifier", tmp_path, **flags, **ANSWERS)
     assert_same_answers(tmp_path, done)
 

@@ -12,8 +12,7 @@ import tensorflow as tf
 from fine_tuning_runs import ANSWERS, assert_same, error_of, results, weights
 
 import bert_tf
-from bert_tf.training import distribution
-from tests.training import toy_task
+from bert_tf.jobs import trainings
 
 pytestmark = pytest.mark.usefixtures("eagerly")
 
@@ -62,11 +61,28 @@ def run(data_dir, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def done(run, tmp_path_factory):
+def exported():
+    """The models that runs export, which are not written."""
+    found = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            trainings, "export", lambda served, *_, **__: found.append(served)
+        )
+        yield found
+
+
+@pytest.fixture(scope="module")
+def done(run, exported, tmp_path_factory):
     """The folder of a run that does everything."""
     folder = tmp_path_factory.mktemp("done")
     run(folder, do_eval=True, do_predict=True, do_export=True)
     return folder
+
+
+@pytest.fixture(scope="module")
+def served(done, exported):
+    """The model that it exports."""
+    return exported.pop()
 
 
 def rows(path):
@@ -74,7 +90,7 @@ def rows(path):
     return [dict(zip(header, line, strict=True)) for line in lines]
 
 
-def test_the_release_is_a_text_embedder(done, data_dir):
+def test_the_release_is_a_text_embedder(done, served, data_dir):
     """It has the scores and the cosines of the files."""
     model = bert_tf.TextEmbedder.from_pretrained(done / "release")
     assert (model.pooling, model.normalize) == ("max", True)
@@ -96,14 +112,9 @@ def test_the_release_is_a_text_embedder(done, data_dir):
         [row["prediction"] for row in predicted],
     ):
         np.testing.assert_allclose(np.array(found, float), cosines, atol=1e-5)
-    [version] = (done / "export").iterdir()
-    serve = tf.saved_model.load(str(version)).signatures["serving_default"]
     texts = [text for pair in pairs for text in pair]
-    np.testing.assert_allclose(
-        serve(text=tf.constant(texts))["vector"],
-        model.predict(texts),
-        atol=1e-5,
-    )
+    found = served.answer({"text": tf.constant(texts)})["vector"]
+    np.testing.assert_allclose(found, model.predict(texts), atol=1e-5)
 
 
 def test_a_model_keeps_its_pooling(done, run, tmp_path):
@@ -121,7 +132,9 @@ def test_a_model_keeps_its_pooling(done, run, tmp_path):
 @pytest.mark.parametrize(
     "recorded", [{}, {"pooling": "max", "normalize": False}]
 )
-def test_defaults_are_those_of_a_text_embedder(run, tmp_path, recorded):
+def test_defaults_are_those_of_a_text_embedder(
+    run, exported, tmp_path, recorded
+):
     start = fine_tuning_runs.write_release(tmp_path / "start", ("0", "1"))
     folder = tmp_path / "model"
     model = bert_tf.TextEmbedder.from_pretrained(start, **recorded)
@@ -132,9 +145,8 @@ def test_defaults_are_those_of_a_text_embedder(run, tmp_path, recorded):
     given = {"init_checkpoint": folder, "bert_config_file": None}
     given |= {"vocab_file": None, "pooling": None, "do_train": None}
     run(tmp_path / "out", **given, do_export=True)
-    [version] = (tmp_path / "out" / "export").iterdir()
-    serve = tf.saved_model.load(str(version)).signatures["serving_default"]
-    vectors = serve(text=tf.constant(["good", "bad odd"]))["vector"]
+    texts = {"text": tf.constant(["good", "bad odd"])}
+    vectors = exported.pop().answer(texts)["vector"]
     again = bert_tf.TextEmbedder.from_pretrained(folder)
     expected = again.predict(["good", "bad odd"])
     np.testing.assert_allclose(vectors, expected, atol=1e-5)
@@ -195,16 +207,9 @@ def test_pairs_without_scores(run, data_dir, tmp_path):
     assert found["eval_mrr"] == pytest.approx(np.mean(1 / np.array(ranks)))
 
 
-@pytest.fixture
-def two_devices(monkeypatch):
-    makers = distribution._MAKERS
-    monkeypatch.setitem(makers, "mirrored", lambda _: toy_task.two_devices())
-    return {"distribution_strategy": "mirrored"}
-
-
 @pytest.mark.slow
 def test_training_is_equal_with_any_devices(run, tmp_path, two_devices):
-    changes = {"num_train_epochs": 1, "padding": "max_length"}
+    changes = {"num_train_epochs": 1}
     run(tmp_path / "one", **changes)
     run(tmp_path / "two", **changes, **two_devices)
     run(tmp_path / "parts", **changes, gradient_accumulation_steps=2)
@@ -245,24 +250,3 @@ def test_options_of_custom_files_are_ignored_with_a_warning(
     flags = {"task_name": "sts-b", "data_dir": tmp_path, "max_score": 3}
     error_of(capsys, run, tmp_path / "out", **flags)
     assert "Ignoring --label_column and --max_score, for" in caplog.text
-
-
-# tests/tasks/test_datasets.py reads the layout.
-@pytest.mark.slow
-def test_sts_b(run, tmp_path):
-    """The official layout; the largest score is 5."""
-    layout = "{0}\tg\tf\ty\t1\tn\tn\t{1}\t{2}"
-    header = layout.format(*range(3))
-    pairs = [("good ba", "good", 5), ("bad", "good", 0), ("odd", "dull", 2.5)]
-    for split, end in (("train", "\t{}"), ("dev", "\t{}"), ("test", "")):
-        lines = [header + end.format("score")]
-        for number, (a, b, score) in enumerate(pairs * 4):
-            lines.append(layout.format(number, a, b) + end.format(score))
-        (tmp_path / f"{split}.tsv").write_text("\n".join(lines) + "\n")
-    given = dict.fromkeys(("label_column", "max_score"))
-    given |= {"task_name": "sts-b", "data_dir": tmp_path}
-    run(tmp_path / "out", **given, do_eval=True, do_predict=True)
-    assert results(tmp_path / "out")["eval_pearson"] > 0.5
-    assert len(rows(tmp_path / "out" / "predictions.tsv")) == 12
-    record = json.loads((tmp_path / "out" / "fine_tuning.json").read_text())
-    assert record["facts"]["task"] == "sts-b"

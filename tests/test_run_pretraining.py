@@ -38,8 +38,9 @@ from bert_tf.modeling.heads import BertPretrainer
 from bert_tf.modeling.variables import checkpoint_variables
 from tests import programs
 
-pytestmark = pytest.mark.usefixtures("eagerly")
+pytestmark = pytest.mark.usefixtures("eager_fixtures", "eagerly")
 
+SCRIPT_NAME = "run_pretraining"
 METRICS = [
     "global_step",
     "loss",
@@ -64,12 +65,6 @@ def inputs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("inputs")
     write_inputs(folder)
     return folder
-
-
-@pytest.fixture(scope="module")
-def launch():
-    with in_process.script("run_pretraining") as launch:
-        yield launch
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +177,6 @@ def test_the_release_and_the_metrics(done, inputs):
     assert metrics["loss"] == pytest.approx(losses)
 
 
-@pytest.mark.graph
 def test_rerunning_the_command_resumes(done, run, copied):
     """From the middle checkpoint to the same end, bit for bit."""
     (copied / "model.ckpt-6.index").unlink()
@@ -210,7 +204,9 @@ def test_only_one_training_may_use_a_folder(launch, says, inputs, copied):
         assert launch(arguments(inputs, copied, **EVALUATION)) == 0
 
 
-@pytest.mark.parametrize("to", ["huggingface", "keras"])
+@pytest.mark.parametrize(
+    "to", ["huggingface", pytest.param("keras", marks=pytest.mark.slow)]
+)
 def test_a_release_in_every_format_has_the_same_metrics(
     done, run, tmp_path, inputs, to
 ):

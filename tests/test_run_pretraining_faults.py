@@ -23,6 +23,7 @@ from tests import programs
 
 pytestmark = pytest.mark.slow
 
+SCRIPT_NAME = "run_pretraining"
 # Enough steps to stop the run in the middle.
 SLOWLY = {
     "num_train_steps": 40,
@@ -296,12 +297,6 @@ def test_one_replica_of_two_has_a_nan(
 
 
 # --------------------------------------------------------- in this process
-
-
-@pytest.fixture(scope="module")
-def launch():
-    with in_process.script("run_pretraining") as launch:
-        yield launch
 
 
 @pytest.fixture(scope="module")

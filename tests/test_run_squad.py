@@ -16,7 +16,7 @@ from bert_tf.checkpoints.pretrained import open_pretrained
 from bert_tf.kinds.spans import job as squad
 from bert_tf.kinds.spans.squad_files import SpanEncoding, make_windows
 
-pytestmark = pytest.mark.usefixtures("eagerly")
+pytestmark = pytest.mark.usefixtures("eager_fixtures", "eagerly")
 
 LENGTH = 29
 FLAGS = {
@@ -201,4 +201,4 @@ def test_invalid_flags_and_files_are_errors(
 
 def test_a_folder_of_other_data_is_not_overwritten(done, run, capsys):
     error = error_of(capsys, run, done, version_2_with_negative=False)
-    assert "training set" in error
+    assert "training_set" in error

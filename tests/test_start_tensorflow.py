@@ -48,6 +48,7 @@ print(before - resident(), sum(map(sum, blocks)))
     assert total == 0
 
 
+@pytest.mark.slow
 @needs_glibc
 @pytest.mark.parametrize(
     ("variables", "heaps"), [({}, 1), ({"MALLOC_ARENA_MAX": "3"}, 3)]
@@ -75,6 +76,7 @@ ctypes.CDLL(None).malloc_stats()
     assert run(code, **variables).stderr.count("Arena ") == heaps
 
 
+@pytest.mark.slow
 @needs_glibc
 def test_fit_lets_the_heap_keep_the_memory_of_large_tensors():
     """TensorFlow's generators return it at once, for the whole process."""

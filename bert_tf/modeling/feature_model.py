@@ -421,7 +421,8 @@ class FeatureModel(TrainableModel):
             encoder.embeddings.starts_as_zeros = True
             for _, layer in dense_layers(encoder.encoder):
                 layer.kernel_initializer = keras.initializers.Zeros()
-        self.build()
+        # Keras keeps these shapes, for `summary` and exports.
+        self.build(self.feature_shapes(None))
         return self
 
     def _encoder(self) -> Any:

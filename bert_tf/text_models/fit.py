@@ -12,6 +12,7 @@ import keras
 import numpy as np
 
 from bert_tf import start_tensorflow
+from bert_tf.base.options import number_fault
 from bert_tf.checkpoints.checkpoint import Pretrained, have_names
 from bert_tf.checkpoints.conversion import as_checkpoint
 from bert_tf.checkpoints.pretrained import open_pretrained, require_options
@@ -475,11 +476,10 @@ class Teacher:
                 )
             value = default if value is None else value
             require_number(
-                f"`{name}`",
-                value,
-                f"a number from {least} to {most}",
-                lambda x, least=least, most=most: least <= x <= most,
+                f"`{name}`", value, "a finite number", lambda _: True
             )
+            if fault := number_fault(float(value), least, most):
+                raise InputError(f"`{name}` {fault}.")
             values.append(value)
         return None if teacher is None else cls(student, teacher, *values)
 

@@ -10,7 +10,7 @@ import pytest
 from bert_tf.checkpoints.pretrained import load_checkpoint
 from bert_tf.data.schema import INPUTS
 from bert_tf.modeling.encoder import BertModel
-from bert_tf.modeling.heads import BertClassifier, BertMultipleChoice
+from bert_tf.modeling.heads import BertClassifier
 from tests.backends import small_bert
 
 CONFIG = dataclasses.replace(small_bert.CONFIG, num_hidden_layers=1)
@@ -145,7 +145,6 @@ def run_onnx(path, inputs):
     ("model_class", "origin", "around"),
     table(
         (BertModel, "from_pretrained", "functional"),
-        (BertMultipleChoice, "load_model", "functional"),
         (BertClassifier, "load_checkpoint", "subclass"),
     ),
 )

@@ -153,6 +153,8 @@ def test_forms_of_lists_of_documents():
     }
 
 
+# tests/text_models/test_keras_arguments.py reads data sets of texts.
+@pytest.mark.slow
 @needs_tf_data
 @pytest.mark.parametrize("batched", [False, True])
 def test_a_data_set_of_lists_of_documents(batched):

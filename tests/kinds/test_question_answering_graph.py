@@ -223,7 +223,7 @@ SOME_ARE_IMPOSSIBLE = {"with_negative": True, "null_score_diff_threshold": -4.5}
 @pytest.mark.parametrize(
     "options",
     [
-        pytest.param(SOME_ARE_IMPOSSIBLE, marks=pytest.mark.graph),
+        SOME_ARE_IMPOSSIBLE,
         {"n_best_size": 3, "max_answer_length": 2},
         *(
             pytest.param(options, marks=pytest.mark.slow)

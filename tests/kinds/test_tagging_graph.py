@@ -26,6 +26,8 @@ from tests.serving.small_served import (
     tokenize,
 )
 
+pytestmark = pytest.mark.usefixtures("eagerly")
+
 LABELS = ("O", "B-CAT", "B-MAT", "I-CAT", "I-MAT")
 
 
@@ -122,7 +124,7 @@ def test_words_are_those_of_python():
 @pytest.mark.parametrize(
     "length",
     # Rows do not depend on the model.
-    [3, *(pytest.param(n, marks=pytest.mark.slow) for n in (7, LENGTH))],
+    [7, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, LENGTH))],
 )
 def test_rows_and_tags_are_those_of_the_script(length):
     served = tagger(length)

@@ -1,6 +1,7 @@
 """Models with a head: training, dropout, choices, attentions, errors."""
 
 import contextlib
+import dataclasses
 
 import keras
 import numpy as np
@@ -211,8 +212,9 @@ def trained(monkeypatch):
     labels = small_bert.integers("labels", (B,), LABELS)
 
     def train(is_compiled, dtype="float32", jit_compile="auto", **options):
+        config = dataclasses.replace(WITHOUT_DROPOUT, num_hidden_layers=1)
         model = small_bert.make(
-            BertClassifier, WITHOUT_DROPOUT, dropout=0.0, dtype=dtype
+            BertClassifier, config, dropout=0.0, dtype=dtype
         )
         # Without such an epsilon, Adam hardly depends on clipping.
         optimizer = AdamWeightDecay(

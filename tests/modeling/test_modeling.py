@@ -91,7 +91,7 @@ def test_without_a_pooler(model, tmp_path, caplog):
         outputs = same(inputs)
         assert set(outputs) == {"sequence_output"}
         np.testing.assert_array_equal(outputs["sequence_output"], expected)
-    bare.compile("sgd", "mse", jit_compile=False)
+    bare.compile("sgd", "mse", run_eagerly=True)
     bare.fit(inputs, expected, verbose=0)
     with pytest.raises(InputError, match="add_pooling_layer=True"):
         bare.pooled_output(inputs)

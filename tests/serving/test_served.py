@@ -317,7 +317,6 @@ def assert_words(answers, row, filling, text):
     assert (answers["probabilities"][row, count:] == 0).all()
 
 
-@pytest.mark.graph
 def test_words_are_those_of_the_script(filling):
     """Only `[MASK]` is a mask, anywhere in a text; others have no words."""
     sentence = b"the cat sat on "

@@ -169,7 +169,11 @@ def endless(form):
 
 
 @pytest.mark.parametrize(
-    "form", ["keras", pytest.param("tensorflow", marks=needs_tf_data)]
+    "form",
+    [
+        "keras",
+        pytest.param("tensorflow", marks=[needs_tf_data, pytest.mark.slow]),
+    ],
 )
 def test_steps_of_a_data_set_without_end(form):
     """All four methods read as many steps as they are asked for."""
