@@ -431,6 +431,22 @@ def test_no_handler_catches_everything():
     assert not broad
 
 
+def test_no_todo_comments():
+    # Split, since this file is searched too.
+    marks = ["TO" + "DO", "FIX" + "ME", "X" + "XX"]
+    texts = {path: path.read_text(encoding="utf-8") for path in OURS}
+    assert not [p for p in OURS if any(mark in texts[p] for mark in marks)]
+
+
+def test_modules_have_meaningful_names():
+    vague = {"util", "utils", "helper", "helpers", "common", "misc"}
+    assert not [
+        path
+        for path in OURS
+        if vague & {path.stem, *path.parent.relative_to(ROOT).parts}
+    ]
+
+
 def test_every_room_has_its_tests():
     folders = {path.parent.name for path in LIBRARY}
     kinds = {path.parent.name for path in LIBRARY if "kinds" in path.parts}

@@ -475,9 +475,7 @@ class Teacher:
                     "or pass `teacher`."
                 )
             value = default if value is None else value
-            require_number(
-                f"`{name}`", value, "a finite number", lambda _: True
-            )
+            require_number(f"`{name}`", value, "a finite number", math.isfinite)
             if fault := number_fault(float(value), least, most):
                 raise InputError(f"`{name}` {fault}.")
             values.append(value)

@@ -6,6 +6,7 @@ from typing import Any
 
 import keras
 import numpy as np
+from keras import ops
 
 from bert_tf.checkpoints.keras_files import warn_if_random
 from bert_tf.config import positive_integer
@@ -188,11 +189,11 @@ def outputs_of_rows(
 
     def run(rows: np.ndarray) -> dict[str, np.ndarray]:
         batch = batches.batch(rows)
-        found = batch, model._outputs_of_task(model._call(batch))
-        # Keras returns arrays on PyTorch.
-        convert = keras.ops.convert_to_tensor
-        outputs = compute(*keras.tree.map_structure(convert, found))
-        return keras.tree.map_structure(keras.ops.convert_to_numpy, outputs)
+        found: Any = batch, model._outputs_of_task(model._call(batch))
+        if keras.backend.backend() == "torch":
+            # There, Keras returns arrays, and arrays are no tensors.
+            found = keras.tree.map_structure(ops.convert_to_tensor, found)
+        return keras.tree.map_structure(ops.convert_to_numpy, compute(*found))
 
     parts = [*progress.run(run, batches.rows)]
     order = np.argsort(np.concatenate(batches.rows))
@@ -309,7 +310,7 @@ def scores(
         arrays = {name: x[is_first] for name, x in arrays.items()}
         arrays.pop("num_windows")
     (x, y, weights), outputs = keras.tree.map_structure(
-        keras.ops.convert_to_tensor,
+        ops.convert_to_tensor,
         (model._arguments(False, in_32_bits(arrays)), predictions["logits"]),
     )
     model.reset_metrics()
@@ -317,7 +318,7 @@ def scores(
     found = model.compute_metrics(x, y, outputs, weights)
     found["loss"] = loss * num_replicas()
     for name, value in found.items():
-        values = keras.ops.convert_to_numpy(value)
+        values = ops.convert_to_numpy(value)
         # A metric may have a result for each label.
         scores[name] = values if values.ndim else float(values)
     return scores

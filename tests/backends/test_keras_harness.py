@@ -1,4 +1,4 @@
-"""Keras's own tests of a layer, on our layers and models.
+"""Keras's own tests of a layer, and KerasHub's of a model, on our classes.
 
 Checks that cannot apply, and why:
 
@@ -9,6 +9,12 @@ Checks that cannot apply, and why:
   cannot train layers with several inputs. It trains the models around them.
 - `run_layer_test` passes a dict of inputs as keyword arguments. Our models take
   it as one argument: `by_keyword` translates.
+- `run_backbone_test` reads `token_embedding`, which only `keras_hub.Backbone`
+  has, and expects the name `bert_model`, but the default is `bert`, the scope
+  of the original: both are given here. Its precision check rejects float32
+  logits, which all heads return. Its quantization check sets the weights of a
+  model that is not built: a Backbone is functional. test_saved_models.py tests
+  int8 models and maps of dtype policies instead.
 """
 
 import dataclasses
@@ -16,6 +22,7 @@ import re
 
 import keras
 import pytest
+from keras import ops
 from keras.src.testing import TestCase
 
 from bert_tf.modeling import dense, heads, optimization, transformer
@@ -28,7 +35,9 @@ CONFIGURED = {"config": dataclasses.replace(CONFIG, type_vocab_size=3)}
 X = (B, S, H)
 BLOCK_INPUTS = {"x": X, "attention_bias": (B, 1, 1, S)}
 BLOCK_OUTPUTS = (X, (B, N, S, S))
-MODELS = small_bert.ARGUMENTS | {BertModel: {}}
+MODELS = small_bert.ARGUMENTS | {
+    BertModel: {"name": "bert_model"},
+}
 SLOW = [] if keras.config.backend() == "tensorflow" else [pytest.mark.slow]
 EACH_MODEL = pytest.mark.parametrize(
     "model_class",
@@ -137,3 +146,50 @@ def test_serialization_of_the_tokenizer():
 
     layer = BertTokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]"])
     TestCase().run_class_serialization_test(layer)
+
+
+@pytest.fixture
+def keras_hub_case(tmp_path):
+    """KerasHub's test case: `pip install 'keras-hub[grain]==0.32.*'`."""
+    module = pytest.importorskip("keras_hub.src.tests.test_case")
+    case = module.TestCase()
+    case.get_temp_dir = lambda: str(tmp_path)
+    return case
+
+
+def hub_arguments(model_class):
+    """The model's class, arguments and inputs, for KerasHub's test case."""
+    inputs = small_bert.features(model_class)
+    if model_class is heads.BertPretrainer:
+        # Variable lengths: KerasHub cuts all inputs to 2, 3 and 4 columns.
+        inputs["masked_lm_positions"] %= 2
+    arguments = {**CONFIGURED, **MODELS[model_class]}
+    return model_class, arguments, keras.tree.map_structure(ops.array, inputs)
+
+
+@EACH_MODEL
+def test_saving_by_keras_hub(model_class, keras_hub_case):
+    keras_hub_case.run_model_saving_test(*hub_arguments(model_class))
+
+
+@EACH_MODEL
+def test_backbones_by_keras_hub(model_class, keras_hub_case, monkeypatch):
+    def token_embedding(model):
+        table = getattr(model, "bert", model).embeddings.word_embeddings
+        return lambda ids: ops.take(table, ids, axis=0)
+
+    monkeypatch.setattr(
+        model_class, "token_embedding", property(token_embedding), raising=False
+    )
+    _, arguments, tensors = hub_arguments(model_class)
+    shapes = model_class(**arguments).compute_output_shape(
+        {name: tuple(x.shape) for name, x in tensors.items()}
+    )
+    keras_hub_case.run_backbone_test(
+        model_class,
+        arguments,
+        tensors,
+        shapes,
+        run_mixed_precision_check=model_class is BertModel,
+        run_quantization_check=False,
+    )
