@@ -148,14 +148,16 @@ def fit(
         data, held_out = _divided(
             self, data, validation_data, validation_split, steps
         )
+        before = _loss_weights(self)
         batches = self._training_data(
             data, batch_size, seed, class_weight, steps_per_epoch
         )
         self.num_steps = len(batches) * epochs
-        # The compiled step contains the old schedule, weights and teacher.
-        self.train_function = None
         if self._peak_learning_rate is not None:
             _restart(self, self._peak_learning_rate, initial_epoch > 0)
+        elif _loss_weights(self) != before:
+            # The compiled step contains the old ones.
+            self.train_function = None
         build_state(self, batches.example())
         options |= {"epochs": epochs, "initial_epoch": initial_epoch}
         validation = _validation(self, held_out, batch_size, options)
@@ -163,6 +165,14 @@ def fit(
         return _run(self, batches, callbacks, added, **options)
     finally:
         self._teacher = None
+
+
+def _loss_weights(model: Any) -> tuple:
+    """Returns the weights of the classes and of the teacher in the loss."""
+    task = model._training_task
+    weights = getattr(task, "class_weights", None)
+    classes = None if weights is None else tuple(np.ravel(weights))
+    return classes, getattr(task, "teacher_loss", None)
 
 
 def _validation(
@@ -334,6 +344,8 @@ def _restart(model: Any, peak: float, keep_state: bool) -> None:
     model.optimizer.learning_rate = WarmupLinearDecay(
         peak, num_steps, math.floor(num_steps * WARMUP_SHARE)
     )
+    # The compiled step contains the old schedule.
+    model.train_function = None
     if keep_state:
         return
     # The variables of a LossScaleOptimizer keep their values: zeroing the
