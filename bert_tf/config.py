@@ -252,7 +252,7 @@ class BertConfig:
 
 
 def positive_integer(name: str, value: Any, most: int | None = None) -> int:
-    """Returns a size as an `int`, which can be saved; NumPy's cannot.
+    """Returns a size as an `int`, since JSON has no integers of NumPy.
 
     Raises:
       InputError: If `value` is not a positive integer, or above `most`.

@@ -416,7 +416,6 @@ def is_broad(handler: ast.ExceptHandler) -> bool:
 CATCHES_EVERYTHING = {
     ROOT / "bert_tf" / "checkpoints" / "released.py",
     ROOT / "bert_tf" / "checkpoints" / "huggingface_tokenizer.py",
-    ROOT / "bert_tf" / "corpus" / "engines" / "beam.py",
 }
 
 

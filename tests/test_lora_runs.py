@@ -144,7 +144,7 @@ def test_options_that_do_not_fit(copy, run, tmp_path, capsys):
     """They would find other variables in the checkpoints, or do nothing."""
     for rank, name in ((None, "None"), (2, "2")):
         error = error_of(capsys, run, copy, lora_rank=rank)
-        assert f"holds a run with lora_rank 3, not {name}" in error
+        assert f"holds a run with lora_rank=3, not {name}" in error
     error = error_of(capsys, run, tmp_path / "new", num_frozen_layers=1)
     assert "--num_frozen_layers has no effect with --lora_rank" in error
     model = fine_tuning_runs.write_model(tmp_path)

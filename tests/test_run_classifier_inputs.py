@@ -163,7 +163,7 @@ def test_labels_with_other_names_are_refused(says, done, tmp_path):
 def test_a_folder_of_another_run_is_rejected(says, done, tmp_path):
     qnli = sentence_files.write(tmp_path / "data", "qnli")
     error = says(done, task_name="qnli", data_dir=qnli)
-    assert f"{done} holds a run with task " in error
+    assert f"{done} holds a run with task=" in error
     assert "or pass --overwrite_output_dir" in error
     (tmp_path / "out").write_text("mine")
     assert "out is a file" in says()

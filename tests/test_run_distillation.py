@@ -176,7 +176,7 @@ def test_a_run_resumes_with_its_teacher_only(run, runs, done, tmp_path, capsys):
         (write_teacher(tmp_path / "other", release, swap=True), "teacher "),
     ):
         line = error_of(capsys, run, copy, teacher=teacher)
-        assert "holds a run with teacher " in line
+        assert "holds a run with teacher=" in line
         assert f"this run has {words}" in line
         assert contents(copy) == before
     run(copy, teacher=None, do_train=None)

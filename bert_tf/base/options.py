@@ -7,8 +7,8 @@
 
 The name, type, default, range, choices and help text of an option are declared
 once. `bert_tf.cli` turns them into command-line flags; Python code passes them
-as keyword arguments. Other properties of an option are declared there too, and
-`named` finds the options that have one.
+as keyword arguments. The attributes of `Option` are its other properties;
+`named` returns the options with given attributes.
 """
 
 import dataclasses
@@ -56,14 +56,13 @@ class Option:
         for paths, device names and options that do not affect the results.
       recorded: Whether a model records it, so that a run that uses the model
         has the same value by default: a field of `Pretrained`.
-      decides: What it decides in a fine-tuning, besides the task and the data.
-        "model": how each model is trained. "setting" and "seed": the same, but
-        a search has several settings, and several trainings have several
-        seeds. "score": which model is the best. Empty: none of these.
-      needs: What the option needs to have an effect: another option,
-        "teacher", an option with a value, "task_name=custom", or one of
-        several, "task_name=custom or unlabeled_file". Requirements on options
-        that a job does not have are ignored.
+      decides: How the value affects a fine-tuning. "model": it changes the
+        trained weights, and is the same in all trainings of a run. "setting": a
+        search varies it. "seed": several trainings vary it. "score": it only
+        selects the best model. Empty: none of these.
+      needs: The option without which this one has no effect: a name, "teacher",
+        a name and a value, "task_name=custom", or alternatives, "task_name=
+        custom or unlabeled_file". Options that a job does not have are ignored.
     """
 
     help: str
@@ -209,9 +208,10 @@ def declared(config: type[Options]) -> dict[str, tuple[type, Option]]:
 
 
 def named(config: type[Options], **declaration: Any) -> list[str]:
-    """Returns the names of the options with a declaration, in their order.
+    """Returns the names of the options whose `Option` has given attributes.
 
-    For example the recorded ones: `named(ClassifierConfig, recorded=True)`.
+    They are in the order of the fields. For example the recorded ones:
+    `named(ClassifierConfig, recorded=True)`.
     """
     return [
         name

@@ -195,7 +195,7 @@ def _kept_state(
     if lacking:
         raise in_file(
             path,
-            f"{len(lacking)} of Adam's slots and global_step are missing: "
+            f"{len(lacking)} variables of Adam's state are missing: "
             f"{listed(lacking, most=3)}. Run without `keep_optimizer`.",
         )
     return [n for n in state if n in slots or not _SLOT.search(n)]
@@ -256,7 +256,7 @@ def verify(conversion: Conversion, written: Pretrained) -> str:
 
 
 def random_batch(config: BertConfig, head: str) -> dict[str, np.ndarray]:
-    """Returns features of three texts, int32 [3, S], or of one choice."""
+    """Returns features of three texts, or of a choice of three."""
     length = min(37, config.max_position_embeddings)
     shape = (1, 3, length) if head == "choice" else (3, length)
     generator = np.random.default_rng(0)

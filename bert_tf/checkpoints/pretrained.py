@@ -582,7 +582,7 @@ def _record_random(model: keras.Model, path: str, report: Report) -> None:
     log, hint = logging.info, ""
     # A pooler that the head does not use is frozen.
     if any(variable.trainable for variable in random.values()):
-        log, hint = logging.warning, ", a part which is random until trained"
+        log, hint = logging.warning, ". They are random until trained"
     log("%s from %s: %s%s", type(model).__name__, path, report, hint)
     if random:
         model.random_variables = report.missing, checksum(random)

@@ -92,7 +92,10 @@ class TaskReport:
 
 
 def plan_tasks(paths: Sequence[str], text_bytes: int) -> list[ReadingTask]:
-    """Divides files into tasks of `text_bytes`, but at most about MAX_TASKS."""
+    """Divides files into tasks of `text_bytes`, or about MAX_TASKS if fewer.
+
+    A compressed file is one task.
+    """
     sizes = list(map(_text_size, paths))
     text_bytes = max(text_bytes, sum(sizes) // MAX_TASKS)
     tasks: list[ReadingTask] = []
@@ -183,8 +186,8 @@ def _first_break(block: EncodedBlock) -> int:
 class _SectionCollector:
     """Gathers blocks of sentences into sections.
 
-    A section ends with a document, unless the document is long: then the
-    section is one piece of it.
+    A section ends with a document, unless the document is long: then each of
+    its pieces but the last is a section.
     """
 
     def __init__(self, task: int, size: int) -> None:

@@ -1,1 +1,1 @@
-"""Text to records and records to batches."""
+"""Tables and record files to batches."""

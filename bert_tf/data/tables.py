@@ -23,8 +23,8 @@ Column = int | str
 Columns = Mapping[str, Column | tuple[Column, ...]]
 # The fields of a row, and its place, "path:line".
 Fields = tuple[tuple[str, ...], str]
-# See `check` of `read`.
-Check = Callable[[Mapping[str, Any], Mapping[str, Any], str], None]
+# See `check_header` of `read`.
+CheckHeader = Callable[[Mapping[str, Any], str], None]
 
 # The largest limit that csv accepts where a C long has 32 bits.
 _LONGEST_FIELD = 2**31 - 1
@@ -37,7 +37,7 @@ def read(
     has_header: bool = True,
     optional: Collection[str] = (),
     skip: Callable[[str, str], None] | None = None,
-    check: Check | None = None,
+    check_header: CheckHeader | None = None,
 ) -> Iterator[tuple[dict[str, Any], str]]:
     """Yields the rows of a TSV, CSV or JSON Lines file.
 
@@ -57,10 +57,8 @@ def read(
       skip: Called with a description and the place of each row that is skipped
         because it has the wrong number of columns or lacks a key. By default
         such a row is an error; a key that the first row lacks always is.
-      check: Called once, before the first row, with the columns by name, as
-        numbers from 0 or as keys of JSON; the cells of the header by name if
-        all columns were passed by number, since the first row may then be an
-        example, otherwise {}; and the place of the header or of the first row.
+      check_header: Called with the cells of the header by name and its place,
+        if all columns were passed by number: the header may be an example.
 
     Yields:
       A dict of the values, strings or any value of JSON, and the place of the
@@ -72,7 +70,7 @@ def read(
     """
     extension = path.removesuffix(".gz").rpartition(".")[2].lower()
     if extension in ("jsonl", "ndjson", "json"):
-        return _read_objects(path, columns, optional, skip, check)
+        return _read_objects(path, columns, optional, skip)
     if extension not in ("tsv", "txt", "csv"):
         raise in_file(
             path,
@@ -80,7 +78,9 @@ def read(
             ".ndjson or .json, or in one of these and .gz.",
         )
     rows = read_csv(path) if extension == "csv" else read_tsv(path)
-    return _read_table(path, rows, columns, has_header, optional, skip, check)
+    return _read_table(
+        path, rows, columns, has_header, optional, skip, check_header
+    )
 
 
 def _read_objects(
@@ -88,7 +88,6 @@ def _read_objects(
     columns: str | Columns,
     optional: Collection[str],
     skip: Callable[[str, str], None] | None,
-    check: Check | None,
 ) -> Iterator[tuple[dict[str, Any], str]]:
     if isinstance(columns, str):
         columns, _ = _column_numbers(columns)
@@ -96,8 +95,6 @@ def _read_objects(
     required = list(map(str, _flat(columns, without=optional)))
     is_first = True
     for value, where in read_jsonl(path):
-        if is_first and check:
-            check(columns, {}, where)
         lacking = next((key for key in required if key not in value), None)
         if lacking is None:
             yield _replaced(columns, value.get), where
@@ -122,7 +119,7 @@ def _read_table(
     has_header: bool,
     optional: Collection[str],
     skip: Callable[[str, str], None] | None,
-    check: Check | None,
+    check_header: CheckHeader | None,
 ) -> Iterator[tuple[dict[str, Any], str]]:
     """Yields the rows that have the header's or first row's number of columns.
 
@@ -149,14 +146,11 @@ def _read_table(
     least = max([least, *(n + 1 if n >= 0 else -n for n in numbers)])
     for fields, where in rows:
         if len(fields) >= least and count in (None, len(fields)):
-            if check:
-                cells = header[0] if header else ()
-                check(
-                    _fields_by_name(columns, range(len(fields))),
-                    _numbered_cells(given, columns, cells),
-                    header[1] if header else where,
-                )
-                check = None
+            if header and check_header:
+                cells = _numbered_cells(given, columns, header[0])
+                if cells:
+                    check_header(cells, header[1])
+                check_header = None
             if count is None:
                 count, example = len(fields), where
             yield _fields_by_name(columns, fields), where

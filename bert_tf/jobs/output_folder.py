@@ -44,7 +44,9 @@ def claimed(
     inputs: Iterable[str],
     development_set: str | None = None,
 ) -> Iterator[None]:
-    """Reserves --output_dir for a fine-tuning, until the `with` block ends.
+    """Reserves --output_dir for a training, until the `with` block ends.
+
+    For a run that does not train, the folder is only checked.
 
     Args:
       config: The options of the run.
@@ -85,7 +87,7 @@ def _claim(
     inputs += filter(None, (config.bert_config_file, config.vocab_file))
     facts = dict(facts)
     if config.do_train:
-        # Another rank has other variables.
+        # With another rank, the checkpoints have other variables.
         facts["lora_rank"] = config.lora_rank
         if config.lora_rank:
             facts["lora_alpha"] = config.lora_alpha or config.lora_rank
@@ -143,8 +145,8 @@ def _settings(
 ) -> dict[str, Any]:
     """Returns the options that determine how the model is trained and selected.
 
-    With several trainings, each seed has its own folder, so a new seed only
-    adds a training. See `Option.decides`.
+    With several trainings, each seed has its own folder, so a later run may
+    add seeds. See `Option.decides`.
     """
     decisive = {"model"}
     if not config.search:
@@ -173,7 +175,7 @@ def _require_same(
     """
     before = _flat(record)
     changed = [
-        f"{name} {shortened(before[name])}, not {shortened(value)}"
+        f"{name}={shortened(before[name])}, not {shortened(value)}"
         for name, value in _flat(run).items()
         if before.get(name, value) != value
     ]
@@ -188,7 +190,7 @@ def _flat(record: Mapping[str, Any]) -> dict[str, Any]:
     """Returns facts, settings and the model's configuration by name."""
     facts, chosen = record.get("facts", {}), record.get("settings", {})
     values = {**facts, **facts.get("config", {}), **chosen}
-    # A run that resumes warns that it is ignored.
+    # A run that resumes warns that its `init_checkpoint` is not used.
     return {n: x for n, x in values.items() if n not in ("config", _SOURCE)}
 
 

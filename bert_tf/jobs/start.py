@@ -43,7 +43,7 @@ _FineTuningConfig = TypeVar("_FineTuningConfig", bound=FineTuningOptions)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Start(Pretrained):
-    """What a job starts from: a checkpoint, with what the options name.
+    """What a job starts from: a checkpoint, completed by the options.
 
     Without a checkpoint, `path` is empty and the weights are random.
 
@@ -92,7 +92,7 @@ class Start(Pretrained):
 def resolve(
     config: _FineTuningConfig, *heads: str
 ) -> tuple[_FineTuningConfig, Start]:
-    """Returns what a fine-tuning job starts from, and its complete options.
+    """Returns the complete options of a fine-tuning job, and its start.
 
     To evaluate or predict, the release of an earlier run in --output_dir is
     enough. Without training, the options that were recorded during training
@@ -116,7 +116,7 @@ def resolve(
     checkpoint = release or checkpoint
     start = find_start(dataclasses.replace(config, init_checkpoint=checkpoint))
     if not config.do_train:
-        # An adapter is merged into the weights when they are read.
+        # Adapters are merged when weights are read, so the model needs none.
         config = dataclasses.replace(config, lora_rank=None, lora_alpha=None)
         # An encoder has no head: `Trainings.open_model` reports what it lacks.
         if start.head not in (None, "encoder", *heads):
@@ -131,7 +131,7 @@ def resolve(
         start = dataclasses.replace(start, labels=labels or None)
         name = "version_2_with_negative"
         if not config.do_export and getattr(config, name, 0) is None:
-            # It depends on the questions of this run.
+            # Whether questions may lack answers depends on this run's file.
             config = dataclasses.replace(config, **{name: False})  # type: ignore[arg-type]
         config = with_recorded(
             config, (folder, facts), (checkpoint, start.trained_with)
@@ -148,7 +148,7 @@ def resolve(
 
 
 def warn_of_ignored(init_checkpoint: str, output_dir: str) -> None:
-    """Warns that a run resumes instead of starting from --init_checkpoint."""
+    """Warns that --init_checkpoint is not used, as the folder has a model."""
     logging.warning(
         "`init_checkpoint=%s` is ignored, since %s already has a checkpoint",
         init_checkpoint,
@@ -205,7 +205,7 @@ def with_recorded(
 
 
 def _words(values: Mapping[str, Any]) -> str:
-    """Returns options as they are written on a command line."""
+    """Returns options as messages name them."""
     return " ".join(f"`{n}={json.dumps(v)}`" for n, v in values.items())
 
 

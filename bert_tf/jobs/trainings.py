@@ -64,13 +64,13 @@ Evaluate = Callable[[Estimator], dict[str, float]]
 
 @dataclasses.dataclass(frozen=True)
 class TrainingResult:
-    """The result of a job that trains.
+    """The result of a job of fine-tuning or pre-training.
 
     Attributes:
       metrics: The metrics by name, as in `eval_results.txt`; empty without
         evaluation.
       release: The folder of the trained model, which `init_checkpoint` and
-        `load_model` accept; None without training.
+        `from_pretrained` accept; None without training.
       export: The folder of the SavedModel; None without export.
     """
 
@@ -199,7 +199,7 @@ class Trainings:
         """Runs several trainings; returns the best and its folder."""
 
         def try_one(trial: Trial, folder: str) -> dict[str, float]:
-            """Keeps files only, not the model."""
+            """Frees the model; its files remain."""
             estimator = train_one(trial, folder)
             metrics = evaluate(estimator)
             metrics["train_seconds"] = estimator.train_seconds
@@ -571,7 +571,7 @@ def _on_one_device(estimator: Estimator) -> keras.Model:
     with tf.device("CPU:0"):
         model = task.build_model()
     if task.lora_rank:
-        # The estimator's adapters are merged.
+        # The estimator merged its adapters, so the copy must have none.
         model.merge_lora()
     trained = task.checkpoint_variables(estimator.model)
     for path, variable in task.checkpoint_variables(model).items():

@@ -58,7 +58,7 @@ class Trial:
 
     @property
     def setting(self) -> tuple[str, str, str]:
-        """The hyperparameters, with all digits, but 3 for 3.0."""
+        """The hyperparameters, not rounded; 3.0 is written 3."""
         batch_size, *others = dataclasses.astuple(self)[:3]
         rate, epochs = (repr(x).removesuffix(".0") for x in others)
         return str(batch_size), rate, epochs
@@ -136,12 +136,11 @@ def run(
     *,
     writes: bool = True,
 ) -> Result:
-    """Runs the unfinished trials and returns the best result of all trials.
+    """Runs the unfinished trials and returns the result of `best_of`.
 
     A trial that diverges is logged and skipped. In the end, the weights of all
-    trials but the best are discarded. If another metric or more seeds decide
-    later, the weights of the best trial may be gone; training it again restores
-    them.
+    trials but the best are discarded. If a later run with another metric or
+    more seeds chooses another trial, that one is trained again.
 
     Args:
       trials: The trials, from `plan`.

@@ -1,1 +1,1 @@
-"""What is specific to each kind of task."""
+"""What all kinds of tasks share."""

@@ -261,8 +261,8 @@ def read_examples(
         has_header=has_header,
         optional=() if is_labelled else ("label",),
         skip=skip if skip_malformed else None,
-        check=functools.partial(
-            _check_columns, target, isinstance(columns, str), warn
+        check_header=functools.partial(
+            _check_header, target, isinstance(columns, str), warn
         ),
     ):
         if language is not None:
@@ -295,11 +295,10 @@ def read_examples(
     return examples
 
 
-def _check_columns(
+def _check_header(
     target: Target,
     is_fixed: bool,
     warn: bool,
-    columns: Mapping[str, Any],
     header: Mapping[str, Any],
     where: str,
 ) -> None:
@@ -310,13 +309,9 @@ def _check_columns(
       is_fixed: Whether the first row is always skipped as the header, even
         if it looks like an example, as in the original.
       warn: Whether to log warnings.
-      columns: The columns of the file by name; see `tables.read`.
       header: The cells of a header whose columns were passed by number.
       where: The place of the header.
     """
-    del columns
-    if not header:
-        return
     cell, key = header.get("label"), (header.get("id") or "").strip()
     if target.accepts(cell, where):
         problem = f"the header looks like an example with the label {cell!r}"

@@ -1,4 +1,4 @@
-"""What `fit` of a text model learns from, and the state of its training."""
+"""`fit` of text models: its data, optimizer, callbacks and teacher."""
 
 import dataclasses
 import functools
@@ -87,13 +87,13 @@ def fit(
         may be larger than the memory: its texts are read, shuffled and
         tokenized in parts.
       y: The labels, one for each text.
-      batch_size: The number of examples of a step.
+      batch_size: The number of rows of a step: texts, or windows of long ones.
       epochs: The number of passes over the data.
       validation_data: A tuple (x, y) or (x, y, sample_weight) to evaluate
         after each epoch; `x` alone for models that need no labels. Data
         sets are read into memory.
       validation_split: The fraction of the data, held out from its end, to
-        evaluate instead. A data set is then read into memory.
+        use as validation data. A data set is then read into memory.
       sample_weight: The weight of each text in the loss, floats [n].
       class_weight: The weights of labels in the loss, by name or number;
         other labels have weight 1. As in Keras, the loss of a batch is
@@ -106,9 +106,9 @@ def fit(
         file does not contain the state of seed generators.
       callbacks: A callback of Keras, or a list of them.
       seed: Determines the order of the examples.
-      steps_per_epoch: The number of steps of an epoch of a data set, which
-        continues where the last one ended. By default the steps are
-        counted, and each epoch has every text once.
+      steps_per_epoch: The number of steps of an epoch of a data set; the next
+        epoch continues where this one ended. By default the steps are counted,
+        and each epoch has every text once.
       teacher: A trained model of the same class, labels and tokens, or the
         path of its checkpoint: the model also learns from the teacher's
         outputs. Texts of a `TextClassifier` may then have no label: None
@@ -116,10 +116,10 @@ def fit(
         the teacher's answers; validation ignores them. `TextEmbedder` and
         `MaskedWordPredictor` have no teachers.
       distillation_weight: The weight of the teacher's loss; the labels'
-        loss has 1 - this weight. By default 0.9.
-      temperature: Divides all logits in the teacher's loss, from 0.1 to
-        100: higher values show more of how the teacher ranks incorrect
-        answers. By default 2.
+        loss has the weight 1 - distillation_weight. By default 0.9.
+      temperature: A number from 0.1 to 100 that divides the logits in the
+        teacher's loss: higher values show more of how the teacher ranks
+        incorrect answers. By default 2.
       **options: `verbose` and others of Keras's `fit`.
 
     Raises:
@@ -127,8 +127,8 @@ def fit(
     """
     if "shuffle" in options:
         raise InputError(
-            "fit does not accept shuffle: every epoch has each text once, "
-            "in an order that depends on seed."
+            "fit does not accept shuffle: texts come in an order that depends "
+            "on seed."
         )
     require_options("fit", options, _KERAS_OPTIONS)
     if not self.compiled:
@@ -474,7 +474,8 @@ class Teacher:
         """Returns the teacher of a `fit`, or None if there is none.
 
         Raises:
-          InputError: An option is not valid, or has no effect; or see above.
+          InputError: An option is not valid or has no effect, or the teacher
+            does not fit.
         """
         if teacher is not None and "loss" not in student._auto_arguments:
             raise InputError("A teacher needs `loss=auto`.")
@@ -513,7 +514,7 @@ def _described(teacher: Any) -> Pretrained:
     """Describes a text model as a checkpoint, for comparison."""
     task = teacher.make_task()
     checkpoint = as_checkpoint(teacher.model, teacher.tokenizer, **task.facts())
-    # The problem was chosen when the model was made.
+    # Only checkpoints have an activation; a model's problem is already set.
     return dataclasses.replace(checkpoint, activation_fn=None)
 
 

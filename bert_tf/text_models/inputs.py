@@ -30,7 +30,7 @@ class Part(NamedTuple):
 
     @classmethod
     def of(cls, data: Any) -> "Part":
-        """Returns the parts of validation data."""
+        """Returns validation data as a `Part`."""
         if not isinstance(data, tuple) or is_single(data) or len(data) > 3:
             return cls(data)
         return cls(*data)

@@ -29,7 +29,7 @@ from bert_tf.text_models.inputs import (
     texts_of,
 )
 
-# With verbose="auto", this number of batches or fewer has no progress bar.
+# With verbose="auto", there is no progress bar for so few batches.
 _BATCHES_WITHOUT_BAR = 8
 
 
@@ -125,8 +125,8 @@ class Progress:
 class CompiledCall:
     """Calls a model with features, int32 [b, ..., S].
 
-    On TensorFlow, Keras's `predict_on_batch` would trace a graph for each of
-    the first shapes and log warnings.
+    On TensorFlow, Keras's `predict_on_batch` would trace a graph for several
+    shapes and log warnings of retracing.
 
     Args:
       model: The model.
@@ -191,7 +191,7 @@ def outputs_of_rows(
         batch = batches.batch(rows)
         found: Any = batch, model._outputs_of_task(model._call(batch))
         if keras.backend.backend() == "torch":
-            # There, Keras returns arrays, and arrays are no tensors.
+            # There, Keras returns arrays, but `compute` needs tensors.
             found = keras.tree.map_structure(ops.convert_to_tensor, found)
         return keras.tree.map_structure(ops.convert_to_numpy, compute(*found))
 
@@ -279,7 +279,7 @@ def scores(
 ) -> dict[str, Any]:
     """Returns the scores that the scripts report for the answers.
 
-    If Keras's loss and metrics compare examples, they are added.
+    If Keras's loss and metrics compare examples, their values are added.
 
     Args:
       model: The text model.
@@ -342,8 +342,8 @@ def validation(
 ) -> Callable[[Any], dict[str, Any]]:
     """Returns the function that evaluates after an epoch of `fit`.
 
-    It passes Keras's callbacks, and returns the loss, the metrics and the
-    scores of answers.
+    The function takes Keras's callbacks, and returns the loss, the metrics and
+    the scores of answers.
     """
     features = only_labeled(weighted_features(model, data))
 

@@ -73,9 +73,9 @@ _OF_TOKENIZER = ("do_lower_case", "strip_accents")
 class TextModel(TrainableModel, abc.ABC):
     """A model of bert_tf with its tokenizer.
 
-    `compile`, `fit` and `evaluate` are Keras's, for texts instead of tensors;
-    `predict` returns readable answers. Texts are tokenized and batched as in
-    the scripts.
+    `compile` and `fit` are Keras's, for texts instead of tensors; `evaluate`
+    returns the scores of the scripts, and `predict` readable answers. Texts are
+    tokenized and batched as in the scripts.
 
     Args:
       model: The model, for example a `BertClassifier`.
@@ -100,8 +100,8 @@ class TextModel(TrainableModel, abc.ABC):
     _default_length: ClassVar[int] = 128
     # Whether `fit` and `evaluate` need `y`.
     _needs_labels: ClassVar[bool] = True
-    # Whether Keras's loss and metrics compare the logits of examples, which
-    # `join` of the task returns: one pass over the data gives all scores.
+    # Whether Keras's loss and metrics get the joined logits, one row for each
+    # example, so that one pass over the data gives all scores.
     _compares_examples: ClassVar[bool] = False
     # Whether two strings of a data set are a pair.
     is_pair = False
@@ -266,7 +266,7 @@ class TextModel(TrainableModel, abc.ABC):
         return self._teacher.added_to(features) if self._teacher else features
 
     def _targets(self, batch: Mapping[str, np.ndarray]) -> Any:
-        """Returns what Keras's own losses and metrics compare with `call`."""
+        """Returns the targets for Keras's own losses and metrics."""
         num_classes = len(self._class_names())
         return targets_of(self.loss, batch["label_ids"], num_classes)
 
@@ -326,8 +326,8 @@ class TextModel(TrainableModel, abc.ABC):
 
         Args:
           optimizer: "auto" is `AdamWeightDecay`, with gradients clipped to
-            norm 1. Each `fit` then resets it: the learning rate rises in the
-            first tenth of the steps and falls to 0 at the last.
+            norm 1. Each `fit` from epoch 0 resets it: the learning rate rises
+            in the first tenth of the steps, then falls linearly towards 0.
           loss: "auto" is the loss of this kind of model, from logits.
           metrics: Keras's metrics of logits; "auto" for the usual ones.
           learning_rate: The highest learning rate, with optimizer="auto"; by
@@ -401,7 +401,7 @@ class TextModel(TrainableModel, abc.ABC):
         return (sum(means) + sum(self.losses)) / num_replicas()
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        """Updates Keras's metrics; only elements of the task have a weight."""
+        """Updates Keras's metrics; what does not count has the weight 0."""
         weights = self.make_task().element_weights(x)
         weights = times_rows(weights, sample_weight)
         return super().compute_metrics(x, y, y_pred, weights)
@@ -438,9 +438,9 @@ class TextModel(TrainableModel, abc.ABC):
         return_dict: bool = True,
         **options: Any,
     ) -> Any:
-        """Returns the scripts' scores, the loss and metrics, or both, by name.
+        """Returns the scripts' scores, Keras's loss and metrics, or both.
 
-        A `TokenTagger`, for example, returns only the scripts' scores.
+        It depends on the class: a `TokenTagger` returns the scripts' scores.
 
         Args:
           x: The texts, as for `fit`.
@@ -455,7 +455,7 @@ class TextModel(TrainableModel, abc.ABC):
             first `steps` batches of a data set of batches.
           callbacks: A callback of Keras, or a list of them.
           return_dict: Whether to return a dict; otherwise a list.
-          **options: Not used: any other argument is an error.
+          **options: Any other argument is an error.
         """
         if options:
             raise wrong_value(
@@ -499,7 +499,7 @@ class TextModel(TrainableModel, abc.ABC):
         steps: int | None = None,
         callbacks: Any = None,
     ) -> Any:
-        """Returns the answer for each text; the class describes answers.
+        """Returns the answer for each text; see the class for its form.
 
         Args:
           x: Texts, or a single one; or a `tf.data.Dataset` or a

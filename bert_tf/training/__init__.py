@@ -1,1 +1,1 @@
-"""Optimizers, distribution, checkpoints and the training loop."""
+"""Devices, workers and the training loop."""

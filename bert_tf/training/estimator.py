@@ -285,7 +285,8 @@ class Estimator:
 
         Raises:
           NonFiniteError: The loss, a gradient or a weight is not finite; in
-            float16, gradients count only if the loss scale is below 1.
+            float16, a gradient that is not finite only skips the step, unless
+            the loss scale has fallen below 1.
           WorkerLostError: Another worker has exited.
         """
         if self.is_finished:
@@ -348,7 +349,7 @@ class Estimator:
             records = {name: value.numpy() for name, value in records.items()}
             most = self._steps_per_call((time.monotonic() - started) / count)
             if is_first:
-                # Building and compiling the graph leaves gaps in the heap.
+                # Making the graph leaves unused memory in the heap.
                 start_tensorflow.release_memory()
                 is_first = False
             self.step += count

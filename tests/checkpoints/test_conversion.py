@@ -196,7 +196,7 @@ def test_drops_foreign_variables_only():
             {},
             "24 tokens, more than the model",
         ),
-        ({}, {"keep_optimizer": True}, "79 of Adam's slots and global_step"),
+        ({}, {"keep_optimizer": True}, "79 variables of Adam's state"),
     ],
 )
 def test_refuses_a_conversion(change, options, message):

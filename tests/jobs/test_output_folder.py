@@ -105,13 +105,13 @@ def test_a_training_is_recorded(tmp_path):
 @pytest.mark.parametrize(
     ("name", "other", "words"),
     [
-        ("task", "cola", "a run with task 'mrpc', not 'cola'. Choose"),
-        ("labels", ["0"], r"labels \['0', '1'\], not \['0'\]\."),
-        ("do_lower_case", False, "do_lower_case True, not False"),
+        ("task", "cola", "a run with task='mrpc', not 'cola'. Choose"),
+        ("labels", ["0"], r"labels=\['0', '1'\], not \['0'\]\."),
+        ("do_lower_case", False, "do_lower_case=True, not False"),
         (
             "config",
             {"hidden_size": 8, "num_attention_heads": 2},
-            r"a run with hidden_size 4, not 8\.",
+            r"a run with hidden_size=4, not 8\.",
         ),
     ],
 )
@@ -130,7 +130,7 @@ def test_a_run_without_a_checkpoint_does_not_own_the_folder(tmp_path):
     begin(tmp_path)
     begin(tmp_path, COLA)
     train(tmp_path)
-    refused("a run with task 'cola'", tmp_path)
+    refused("a run with task='cola'", tmp_path)
 
 
 def test_other_settings_are_rejected(tmp_path):
@@ -141,16 +141,16 @@ def test_other_settings_are_rejected(tmp_path):
     run()
     train(tmp_path)
     run()
-    with pytest.raises(InputError, match="learning_rate 5e-05, not 3e-05; sav"):
+    with pytest.raises(InputError, match="learning_rate=5e-05, not 3e-05; sav"):
         run(learning_rate=3e-5, save_best=None)
     # A search has its own learning rates.
     run(learning_rate=3e-5, search="paper")
     # Scores on different development sets cannot be compared.
-    with pytest.raises(InputError, match="development_set 'old', not 'new'"):
+    with pytest.raises(InputError, match="development_set='old', not 'new'"):
         run("new")
     # The folder of each of several trainings is named after its seed.
     run(random_seed=2, num_seeds=3)
-    with pytest.raises(InputError, match="random_seed 12345, not 2"):
+    with pytest.raises(InputError, match="random_seed=12345, not 2"):
         run(random_seed=2)
 
 

@@ -20,11 +20,10 @@ from bert_tf.errors import InputError, did_you_mean, missing
 if TYPE_CHECKING:
     import apache_beam as beam
 
-# These runners ask a server for some of their options, so unknown names are
-# accepted, as they are for custom runners, which are named as a class with its
-# module.
+# These runners get some options from a server, so unknown options are accepted.
+# The same holds for custom runners, such as my_module.MyRunner.
 _RUNNERS_WITH_OPTIONS = ("flink", "spark", "portable")
-# What runners raise if an option or a package is missing or they do not exist.
+# What runners raise that do not exist, or that lack an option or a package.
 _RUNNER_ERRORS = (
     AttributeError,
     ImportError,

@@ -61,7 +61,7 @@ def run(config: FillMaskConfig) -> list[Filled]:
     """
     config.check()
     start = find_start(config)
-    # Position embeddings beyond the training length are random.
+    # Position embeddings beyond the training length were never trained.
     length = start.trained_with.get("max_seq_length")
     encoding = start.encoding(
         MaskEncoding, length or start.config.max_position_embeddings

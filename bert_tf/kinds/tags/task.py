@@ -171,8 +171,8 @@ class TaggingTask(FineTuningTask):
         others = [label for label in self.labels if not is_entity_tag(label)]
         if any("-" in label for label in {*self.labels} - {*others}) and others:
             logging.warning(
-                "Entities are not scored, since %s is not a tag of an entity, "
-                "such as O or B-TYPE",
+                "Entities are not scored: %s is neither O nor of the form "
+                "B-TYPE",
                 listed(others, last="or", quote=True),
             )
         return not others
