@@ -172,12 +172,12 @@ def test_a_run_resumes_with_its_teacher_only(run, runs, done, tmp_path, capsys):
     before = contents(copy)
     _, release = runs(sentences)
     for teacher, words in (
-        (None, "no teacher"),
-        (write_teacher(tmp_path / "other", release, swap=True), "teacher "),
+        (None, "not None"),
+        (write_teacher(tmp_path / "other", release, swap=True), "not '"),
     ):
         line = error_of(capsys, run, copy, teacher=teacher)
         assert "holds a run with teacher=" in line
-        assert f"this run has {words}" in line
+        assert words in line
         assert contents(copy) == before
     run(copy, teacher=None, do_train=None)
     assert results(copy) == results(done)
