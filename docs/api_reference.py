@@ -38,6 +38,9 @@ def main(folder: str) -> None:
     for name in jobs.JOBS:
         module = getattr(jobs, name)
         module.__all__ = documented(module)
+        # A job has the page of its name in `bert_tf.jobs`.
+        module.__name__ = f"bert_tf.jobs.{name}"
+        sys.modules[module.__name__] = module
     pdoc.docstrings.google = markdown
     pdoc.render.configure(docformat="google", show_source=False)
     pdoc.pdoc("bert_tf", output_directory=pathlib.Path(folder))

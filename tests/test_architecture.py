@@ -60,12 +60,12 @@ MAX_MODULE_LINES = 700
 MAX_FUNCTION_LINES = 60
 # The sizes today. Lower a number when a change makes it smaller.
 MOST = {
-    "modules": 145,
+    "modules": 122,
     "modules at the root": 8,
-    "lines of code": 26_600,
-    "lines": 41_100,
-    "lines of tests": 45_050,
-    "lines of code of benchmarks and examples": 8_190,
+    "lines of code": 24_830,
+    "lines": 38_930,
+    "lines of tests": 44_920,
+    "lines of code of benchmarks and examples": 8_140,
 }
 
 

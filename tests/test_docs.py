@@ -223,7 +223,8 @@ def test_a_job_has_a_page(job):
     pages = [*(ROOT / "docs" / "scripts").glob("*.md")]
     pages += (ROOT / "docs" / "guide").glob("*.md")
     texts = [page.read_text(encoding="utf-8") for page in pages]
-    assert any(re.search(rf"bert-tf {job}\b", text) for text in texts)
+    is_shown = any(re.search(rf"bert-tf {job}\b", text) for text in texts)
+    assert is_shown, f"Add a page to docs/scripts that shows `bert-tf {job}`."
 
 
 # Korean

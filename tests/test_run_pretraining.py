@@ -297,7 +297,8 @@ def without_labels(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "pack", [False, pytest.param(True, marks=pytest.mark.slow)]
+    "pack",
+    [False, pytest.param(True, marks=[pytest.mark.slow, pytest.mark.graph])],
 )
 def test_without_next_sentence(run, without_labels, tmp_path, pack):
     """Also with micro-batches, and in Hugging Face's format."""
@@ -373,6 +374,7 @@ def test_a_run_keeps_its_kind(done, says):
 
 
 @pytest.mark.slow
+@pytest.mark.graph
 def test_packed_rows_in_two_phases(run, inputs, tmp_path, caplog):
     """The phases equal one run, and results those of rows without packing."""
     caplog.set_level("INFO")

@@ -209,7 +209,7 @@ def test_entity_recognition_works_on_remote_files(copy):
     assert len(lines) == len(conll_files.text_of("test", 5).splitlines())
 
 
-@pytest.mark.parametrize("output_format", ["jsonl", "npz", "tfrecord"])
+@pytest.mark.parametrize("output_format", ["jsonl", "npz"])
 def test_extract_features_works_on_remote_files(output_format):
     texts, path = f"{PLACE}/texts.txt", f"{PLACE}/vectors.{output_format}"
     files.write_text(texts, "ba de\ngo ||| mu\n")
