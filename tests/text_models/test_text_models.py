@@ -1282,6 +1282,10 @@ def test_missing_labels_and_wrong_options(encoder):
             load(encoder, "embedder").fit([("a", "b")] * 2, scores)
     with refused("question 0: the answer is missing"):
         load(encoder, "questions").fit([("a", "b")], [None])
+    tagger = load(encoder, "tagger")
+    for learn in (tagger.fit, tagger.evaluate):
+        with refused("The labels of text 1 must be a list; got None"):
+            learn([["a"], ["a"]], [["O"], None])
     with refused("'max_seq_lenght'. Did you mean 'max_seq_length'"):
         load(encoder, "classifier", max_seq_lenght=9)
     with refused("max_seq_length must be a positive integer; got '9'"):

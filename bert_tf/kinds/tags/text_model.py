@@ -82,17 +82,17 @@ class TokenTagger(TextModel):
                 f"{len(texts)}, the number of texts",
                 len(tags),
             )
+        if y is not None:
+            tags = [self._tags(*numbered) for numbered in enumerate(tags)]
         sentences = [
-            _sentence(number, text, self._tags(number, row))
+            _sentence(number, text, row)
             for number, (text, row) in enumerate(zip(texts, tags, strict=True))
         ]
         if y is not None and not any(sentence.words for sentence in sentences):
             raise InputError("There are no texts with words.")
         return sentences
 
-    def _tags(self, number: int, row: Any) -> list[Any] | None:
-        if row is None:
-            return None
+    def _tags(self, number: int, row: Any) -> list[Any]:
         values = plain_row(row, f"text {number}")
         return [label_name(value, self.labels) for value in values]
 
