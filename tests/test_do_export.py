@@ -587,7 +587,7 @@ def test_refuses_models_of_another_task(finish, capsys, tmp_path):
         # Not a message about lengths or labels, which are correct.
         ("run_squad", run, "head is classifier, not span"),
         ("run_ner", run, "head is classifier, not token"),
-        ("run_classifier", {**run, "task_name": "cola"}, "a run with task "),
+        ("run_classifier", {**run, "task_name": "cola"}, "a run with task="),
     ]:
         assert_refused(capsys, message, script, **flags)
     assert not [p for p in (tmp_path / "new").rglob("*") if p.is_file()]
