@@ -178,20 +178,20 @@ class Served(tf.Module, abc.ABC):
                 *(f"Expected {name} of shape [", expected, "]", rows),
                 *(". Received: [", received, "]"),
             ]
-            # A server may pass another rank than the one in `spec`.
-            lengths = tf.reshape(tf.strings.length(texts[name]), [-1])
+            checks.append(
+                tf.debugging.Assert(
+                    expected == received, [tf.strings.join(message)]
+                )
+            )
             limit = (
                 f"Expected {name} of at most {MAX_TEXT_BYTES:,} bytes. Split "
                 "longer texts."
             )
-            checks += [
-                tf.debugging.Assert(
-                    expected == received, [tf.strings.join(message)]
-                ),
-                tf.debugging.Assert(
-                    tf.reduce_all(lengths <= MAX_TEXT_BYTES), [limit]
-                ),
-            ]
+            # Not before the check of the shape: a server may pass another rank.
+            with tf.control_dependencies(checks):
+                lengths = tf.strings.length(tf.identity(texts[name]))
+            is_short = tf.reduce_all(lengths <= MAX_TEXT_BYTES)
+            checks.append(tf.debugging.Assert(is_short, [limit]))
         with tf.control_dependencies(checks):
             return {name: tf.identity(texts[name]) for name in self.inputs}
 
