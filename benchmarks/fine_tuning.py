@@ -313,7 +313,7 @@ def cross_check(
 
 
 def merged(tasks: Sequence[Comparison]) -> Comparison:
-    """Returns the results of several tasks as those of one comparison."""
+    """Joins the results of several tasks in one comparison."""
     versions: dict[str, dict[str, str]] = {}
     for results in tasks:
         versions |= results.versions

@@ -55,7 +55,7 @@ def quietly() -> None:
 
 @contextlib.contextmanager
 def stderr_into(file: IO[str]) -> Iterator[None]:
-    """Redirects the standard error of this process, even that of C++ code."""
+    """Sends standard error to a file, with what C++ code writes to it."""
     sys.stderr.flush()
     stderr = os.dup(2)
     os.dup2(file.fileno(), 2)

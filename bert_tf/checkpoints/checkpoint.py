@@ -1,7 +1,7 @@
 """`Pretrained`: the contents of a checkpoint, in any of the formats.
 
-Also the files beside the weights: those of this project, checks of the JSON
-files of others, and the errors for weight files that are never opened.
+Also the files beside the weights: reads and writes those of this project,
+checks the JSON files of others, and refuses weight files that are never opened.
 """
 
 import contextlib

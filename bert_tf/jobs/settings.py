@@ -432,7 +432,7 @@ class FineTuningOptions(
     )
     # See `FeatureModel.enable_lora`.
     lora_alpha: float | None = None
-    # The learning rate of each layer, divided by that of the layer above it.
+    # What the learning rate is multiplied by from each layer to the one below.
     layer_rate_decay: float = 1.0
     gradient_checkpointing: bool = option(
         "Whether to recompute activations in the backward pass instead of "

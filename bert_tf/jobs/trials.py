@@ -224,8 +224,8 @@ def _by_setting(results: Iterable[Result]) -> dict[tuple, list[Result]]:
 def spread_of(values: Iterable[float]) -> tuple[float, float, float, float]:
     """Returns median, minimum, maximum and standard deviation.
 
-    Numbers that are not finite are ignored. The deviation is that of a sample,
-    with n - 1; 0 for a single number.
+    Numbers that are not finite are ignored. The standard deviation is that of a
+    sample: it divides by n - 1, and is 0 for a single number.
     """
     numbers = [float(value) for value in values if math.isfinite(value)]
     if not numbers:
