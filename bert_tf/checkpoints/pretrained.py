@@ -85,8 +85,19 @@ def load_checkpoint(
     if not isinstance(model, keras.Model):
         raise wrong_value("The first argument", "the model to fill", model)
     path = files.path_text(path, "The second argument, the checkpoint,")
+    # Before a download, which would be useless for another model.
+    _variables(model)
+    return fill(model, open_pretrained(path), may_lack)
+
+
+def fill(
+    model: keras.Model, pretrained: Pretrained, may_lack: str = NEW_HEADS
+) -> Report:
+    """Fills a model with the weights of an opened checkpoint.
+
+    See `load_checkpoint`.
+    """
     variables = _variables(model)
-    pretrained = open_pretrained(path)
     config = encoder_config(model)
     if config is not None:
         compare_configs(config, pretrained)

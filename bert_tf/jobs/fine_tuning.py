@@ -251,7 +251,9 @@ def _claimed(
     """Reserves the output folder; see `output_folder.claimed`."""
     task = tuning.task
     problem = getattr(task.encoding, "problem", task.head)
-    run_facts = tuning.start.facts(name, problem, task.labels)
+    run_facts = tuning.start.facts(
+        task=name, problem=problem, labels=[*task.labels]
+    )
     if config.do_train:
         run_facts["teacher"] = tuning.teacher and tuning.teacher.checksum
         train = [split for split in splits if split.name == "train"]

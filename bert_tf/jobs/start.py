@@ -74,14 +74,10 @@ class Start(Pretrained):
             **more,
         )
 
-    def facts(
-        self, task: str, problem: str, labels: Iterable[str]
-    ) -> dict[str, Any]:
-        """Returns the facts that are equal in all runs of a training."""
+    def facts(self, **more: Any) -> dict[str, Any]:
+        """Returns facts that all workers, and all runs of a training, share."""
         return {
-            "task": task,
-            "problem": problem,
-            "labels": list(labels),
+            **more,
             "config": self.config.to_dict(),
             "vocabulary": vocabulary_checksum(self.vocab),
             "do_lower_case": self.do_lower_case,

@@ -249,8 +249,7 @@ class Trainings:
             folder,
             open_initial if start.path else None,
         )
-        used = estimator.weights_from
-        if start.init_checkpoint and used != start.weights.path:
+        if start.init_checkpoint and estimator.is_resumed:
             warn_of_ignored(start.init_checkpoint, folder)
         return estimator
 
@@ -305,15 +304,10 @@ class Trainings:
         _load_best(estimator, folder)
         if estimator.weights_from is None:
             raise output_folder.no_model(self.output_dir)
-        missing = [
-            name
-            for name in estimator.random_variables
-            if not re.match(self.task.unused_variables, name)
-        ]
-        if missing:
+        if estimator.lacking:
             raise InputError(
                 f"{estimator.weights_from} is not a fine-tuned model: it lacks "
-                f"{missing[0]}. Pass another model, or `do_train`."
+                f"{estimator.lacking[0]}. Pass another model, or `do_train`."
             )
         return estimator
 
@@ -385,22 +379,22 @@ def prepare(
     for planned in plan.values():
         batch_per_replica(planned, strategy)
     return Trainings(
-        config.output_dir,
-        start,
-        task,
-        strategy,
-        training,
-        plan,
-        Logs(
+        output_dir=config.output_dir,
+        start=start,
+        task=task,
+        strategy=strategy,
+        training=training,
+        plan=plan,
+        logs=Logs(
             config.log_steps,
             config.eval_steps,
             config.early_stopping_patience,
         ),
-        save_best,
-        metrics[0],
-        padding,
-        trained_with(config, start),
-        teacher,
+        save_best=save_best,
+        metric=metrics[0],
+        padding=padding,
+        recorded=trained_with(config, start),
+        teacher=teacher,
     )
 
 

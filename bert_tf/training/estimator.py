@@ -14,6 +14,7 @@ before each call on the number of steps or on stopping.
 
 import functools
 import math
+import re
 import signal
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -91,6 +92,7 @@ class Estimator:
       step: The number of updates of the model.
       weights_from: The checkpoint of the initial weights; None if they were
         random.
+      is_resumed: Whether it continues from a checkpoint in `output_dir`.
       random_variables: The names of the variables that were not in
         `weights_from`.
       train_seconds: The time spent in training, evaluations included; NaN if
@@ -124,7 +126,8 @@ class Estimator:
                 output_dir, config.keep_checkpoint_max
             )
             self._own_checkpoint = self._manager.latest()
-        is_restored = bool(self._own_checkpoint or open_initial)
+        self.is_resumed = self._own_checkpoint is not None
+        is_restored = self.is_resumed or open_initial is not None
         keras.utils.set_random_seed(config.random_seed)
         with strategy.scope():
             self.model = task.build_model(is_restored)
@@ -180,6 +183,12 @@ class Estimator:
                 len(self._weights),
                 f"{self.model.count_params():,}",
             )
+
+    @property
+    def lacking(self) -> list[str]:
+        """The `random_variables` that have an effect on scores."""
+        unused = self.task.unused_variables
+        return [n for n in self.random_variables if not re.match(unused, n)]
 
     def _make_optimizer(self) -> None:
         """Makes the optimizer, with the state of the run's last checkpoint."""

@@ -23,7 +23,7 @@ from bert_tf.kinds.pretraining import job as pretraining
 CONFIG = BertConfig(vocab_size=3, hidden_size=4, num_attention_heads=2)
 START = Start(config=CONFIG, vocab=("a", "b", "c"), do_lower_case=True)
 FACTS = {
-    **START.facts("mrpc", "single_label", ["0", "1"]),
+    **START.facts(task="mrpc", problem="single_label", labels=["0", "1"]),
     "training_set": "89abcdef",
 }
 COLA = {**FACTS, "task": "cola"}

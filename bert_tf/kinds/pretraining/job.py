@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import functools
 import os
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -103,7 +102,7 @@ def _run(
         config.output_dir,
         (lambda: initial.weights) if initial else None,
     )
-    if config.init_checkpoint and estimator.step:
+    if config.init_checkpoint and estimator.is_resumed:
         start.warn_of_ignored(config.init_checkpoint, config.output_dir)
     _require_weights(config, estimator)
     files.makedirs(config.output_dir)
@@ -270,12 +269,10 @@ def _require_weights(config: PretrainingConfig, estimator: Estimator) -> None:
             "evaluate or export. Pass one as `init_checkpoint`, or pass "
             "`do_train`."
         )
-    unused = estimator.task.unused_variables
-    lacking = [n for n in estimator.random_variables if not re.match(unused, n)]
-    if lacking:
+    if estimator.lacking:
         raise InputError(
-            f"{estimator.weights_from} lacks {lacking[0]}. To evaluate or "
-            "export, pass a checkpoint with "
+            f"{estimator.weights_from} lacks {estimator.lacking[0]}. To "
+            "evaluate or export, pass a checkpoint with "
             f"{'both heads' if config.next_sentence else 'the masked-LM head'} "
             "of pre-training."
         )

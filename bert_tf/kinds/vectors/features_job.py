@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_tf.base import processes
-from bert_tf.checkpoints.pretrained import load_checkpoint
+from bert_tf.checkpoints.pretrained import fill
 from bert_tf.data import pipeline
 from bert_tf.data.batching import Features, Padding
 from bert_tf.errors import in_file, wrong_value
@@ -23,7 +23,6 @@ from bert_tf.jobs.start import (
     Start,
     find_start,
     require_length,
-    vocabulary_checksum,
     with_recorded,
 )
 from bert_tf.kinds.vectors import features as text_features
@@ -72,14 +71,8 @@ def run(config: FeaturesConfig) -> list[str]:
     if config.input_file or are_chosen:
         choices = text_features.choose_layers(config.layers, start.config)
     strategy = settings.connect(config)
-    facts = {
-        "config": start.config.to_dict(),
-        "vocabulary": vocabulary_checksum(start.vocab),
-        "do_lower_case": start.do_lower_case,
-        "strip_accents": start.strip_accents,
-    }
     inputs = {"`input_file`": [config.input_file]} if config.input_file else {}
-    require_same_settings(strategy, facts, inputs)
+    require_same_settings(strategy, start.facts(), inputs)
     if config.do_export:
         place = functools.partial(require_export_dir, config.export_dir)
         by_chief(strategy, place, "take `export_dir`")
@@ -102,7 +95,7 @@ def _export(
 ) -> None:
     """Exports the chosen vectors, or by default two vectors of each text."""
     model = BertModel(start.config, output_hidden_states=True)
-    load_checkpoint(model, start.init_checkpoint)
+    fill(model, start)
     encoding = start.encoding(TextEncoding, config.max_seq_length)
     chosen = ()
     if choices is not None:
