@@ -39,7 +39,6 @@ from bert_tf.corpus.text import (
     Corpus,
     EncodedBlock,
     Section,
-    piece_ends,
     take_slices,
     text_blocks,
 )
@@ -50,6 +49,10 @@ from bert_tf.data import randomness
 MAX_TASKS = 10_000
 # The bytes to read at a time to find the end of a range's last document.
 TAIL_BYTES = 1 << 16
+# A block without sentences, after which a new document begins.
+_DOCUMENT_END = EncodedBlock(
+    "", 0, np.zeros(0, np.uint8), np.zeros(0, np.int64), np.zeros(1, np.int64)
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,8 +101,7 @@ def plan_tasks(paths: Sequence[str], text_bytes: int) -> list[ReadingTask]:
     """
     sizes = list(map(_text_size, paths))
     text_bytes = max(text_bytes, sum(sizes) // MAX_TASKS)
-    tasks: list[ReadingTask] = []
-    pending: list[TextRange] = []
+    groups: list[list[TextRange]] = [[]]
     pending_bytes = 0
     for path, size in zip(paths, sizes, strict=True):
         # A gzip file, whose size is unknown, counts as a whole task.
@@ -107,14 +109,13 @@ def plan_tasks(paths: Sequence[str], text_bytes: int) -> list[ReadingTask]:
         count = max(round(size / text_bytes), 1)
         starts = [size * number // count for number in range(count)]
         for start, stop in itertools.pairwise([*starts, None]):
-            pending.append(TextRange(path, start or 0, stop))
+            groups[-1].append(TextRange(path, start or 0, stop))
             pending_bytes += min(size, text_bytes)
             if pending_bytes >= text_bytes:
-                tasks.append(ReadingTask(len(tasks), tuple(pending)))
-                pending, pending_bytes = [], 0
-    if pending:
-        tasks.append(ReadingTask(len(tasks), tuple(pending)))
-    return tasks
+                groups.append([])
+                pending_bytes = 0
+    numbered = enumerate(map(tuple, filter(None, groups)))
+    return [ReadingTask(number, ranges) for number, ranges in numbered]
 
 
 def _text_size(path: str) -> int:
@@ -141,15 +142,20 @@ def read_task(
     """
     text_bytes = {text_range.path: 0 for text_range in task.ranges}
     counts: collections.Counter[str] = collections.Counter()
-    collector = _SectionCollector(task.number, section_size)
-    for text_range in task.ranges:
-        for block in _owned_blocks(config, text_range):
-            text_bytes[block.path] += block.num_bytes
-            counts.update(creation.token_counts(config, block))
-            yield from collector.add(block)
-        collector.end_document()
-    yield from collector.finish()
-    yield TaskReport(collector.num_sections, text_bytes, counts)
+
+    def counted() -> Iterator[EncodedBlock]:
+        for text_range in task.ranges:
+            for block in _owned_blocks(config, text_range):
+                text_bytes[block.path] += block.num_bytes
+                counts.update(creation.token_counts(config, block))
+                yield block
+            yield _DOCUMENT_END
+
+    num_sections = 0
+    for section in _sections(task.number, counted(), section_size):
+        yield section
+        num_sections += 1
+    yield TaskReport(num_sections, text_bytes, counts)
 
 
 def _owned_blocks(
@@ -163,9 +169,7 @@ def _owned_blocks(
     has_begun = False
     for text in text_blocks(path, text_range.start, stop):
         block = creation.encode(config, text)
-        yield block.slice(
-            0 if has_begun else _first_break(block), len(block.lengths)
-        )
+        yield block.slice(0 if has_begun else _first_break(block))
         has_begun |= len(block.breaks) > 0
     if not has_begun or stop is None:
         return
@@ -183,68 +187,38 @@ def _first_break(block: EncodedBlock) -> int:
     return int(block.breaks[0]) if len(block.breaks) else len(block.lengths)
 
 
-class _SectionCollector:
-    """Gathers blocks of sentences into sections.
+def _sections(
+    task: int, blocks: Iterable[EncodedBlock], size: int
+) -> Iterator[TextSection]:
+    """Joins blocks of sentences to sections.
 
     A section ends with a document, unless the document is long: then each of
     its pieces but the last is a section.
     """
+    rest, number, continues = _DOCUMENT_END, 0, False
+    for block in itertools.chain(blocks, [None]):
+        if block is not None:
+            rest = rest.followed_by(block)
+        is_last = block is None
+        while stop := _next_stop(rest, size) or is_last * len(rest.lengths):
+            taken, rest = rest.slice(0, stop), rest.slice(stop)
+            offsets = np.concatenate([[0], np.cumsum(taken.lengths)])
+            documents = np.unique([0, *taken.breaks.tolist(), stop])
+            corpus = Corpus(offsets, documents)
+            yield TextSection((task, number), taken.tokens, corpus, continues)
+            number += 1
+            continues = 0 not in rest.breaks
 
-    def __init__(self, task: int, size: int) -> None:
-        self._task = task
-        self._size = size
-        self.num_sections = 0
-        self._continues = False
-        self._tokens = np.zeros(0, np.uint8)
-        self._lengths = np.zeros(0, np.int64)
-        # The sentences before which a document ends; 0 and the end may occur.
-        self._breaks = np.zeros(0, np.int64)
 
-    def add(self, block: EncodedBlock) -> Iterator[TextSection]:
-        """Adds sentences; yields the sections that are complete."""
-        before = len(self._lengths)
-        self._breaks = np.concatenate([self._breaks, before + block.breaks])
-        self._tokens = np.concatenate([self._tokens, block.tokens])
-        self._lengths = np.concatenate([self._lengths, block.lengths])
-        while stop := self._next_stop():
-            yield self._take(stop)
-
-    def end_document(self) -> None:
-        """Ends the current document."""
-        self._breaks = np.append(self._breaks, len(self._lengths))
-
-    def finish(self) -> Iterator[TextSection]:
-        """Yields the rest, whose last document has ended."""
-        while stop := self._next_stop() or len(self._lengths):
-            yield self._take(stop)
-
-    def _next_stop(self) -> int:
-        """Returns the sentence before which a section can end, or 0."""
-        closed = self._breaks[self._breaks >= self._size]
-        if closed.size:
-            return int(closed[0])
-        open_from = int(self._breaks[-1]) if self._breaks.size else 0
-        if len(self._lengths) - open_from < 2 * self._size:
-            return 0
-        return open_from or self._size
-
-    def _take(self, stop: int) -> TextSection:
-        """Removes the first `stop` sentences and returns them."""
-        offsets = np.concatenate([[0], np.cumsum(self._lengths[:stop])])
-        is_inside = (self._breaks > 0) & (self._breaks < stop)
-        inside = np.unique([0, *self._breaks[is_inside].tolist(), stop])
-        section = TextSection(
-            (self._task, self.num_sections),
-            self._tokens[: offsets[-1]],
-            Corpus(offsets, inside),
-            self._continues,
-        )
-        self.num_sections += 1
-        self._continues = stop not in self._breaks
-        self._tokens = self._tokens[offsets[-1] :]
-        self._lengths = self._lengths[stop:]
-        self._breaks = self._breaks[self._breaks > stop] - stop
-        return section
+def _next_stop(block: EncodedBlock, size: int) -> int:
+    """Returns the sentence before which a section can end, or 0."""
+    closed = block.breaks[block.breaks >= size]
+    if closed.size:
+        return int(closed[0])
+    open_from = int(block.breaks[-1]) if block.breaks.size else 0
+    if len(block.lengths) - open_from < 2 * size:
+        return 0
+    return open_from or size
 
 
 # A section: its position; the number of documents; whether the first one
@@ -355,31 +329,23 @@ class SectionTable:
         number = positions // self.entries["sentences"][first]
         return first + np.minimum(number, last - first)
 
-    def segments(
-        self,
-        index: int,
-        section: Section,
-        documents: np.ndarray,
-        points: np.ndarray,
-        size: int,
+    def extents(
+        self, index: int, section: Section, documents: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the sentences at which segments begin and their pieces end.
+        """Returns the first sentences and the lengths of whole documents.
 
         Args:
           documents: As for `find`, which gives `index` for all of them.
-          points: As for `find`.
-          size: See `text.Pieces`.
 
         Returns:
-          Two arrays int64 [n] of sentences, counted from the section's first.
+          Two arrays int64 [n]. Sentences count from the section's first; a
+          document that began before the section has a negative one.
         """
         local = documents - section.first_document
         first, stop = section.corpus.sentence_range(local)
         is_first = local == 0
         lengths = np.where(is_first, self.first_total[index], stop - first)
-        first -= np.where(is_first, section.skipped, 0)
-        positions = (points * lengths).astype(np.int64)
-        return first + positions, first + piece_ends(positions, lengths, size)
+        return first - np.where(is_first, section.skipped, 0), lengths
 
 
 def require_once(arrived: int, different: int, expected: int) -> None:
@@ -566,12 +532,8 @@ def complete_pairs(
         return
     batch = Batch.joined(requests)
     text, drafts = table.section(index, section), batch.pairs
-    first, end = table.segments(
-        index, text, drafts["other_document"], drafts["point"], size
-    )
-    stop = instances.find_stop(text.corpus, first, drafts["wanted"], end)
-    offsets = text.corpus.sentence_offsets
-    drafts["b_start"], drafts["b_stop"] = offsets[first], offsets[stop]
+    extents = table.extents(index, text, drafts["other_document"])
+    instances.place_random_b(drafts, text.corpus, *extents, size)
     yield _with_tokens(
         batch.sections,
         batch.numbers,
@@ -634,7 +596,7 @@ def assign_chunks(
 
 
 def write_chunk(
-    assigned: tuple[int, Iterable[Batch]],
+    assigned: tuple[int, tuple[Iterable[Batch]]],
     config: CreationConfig,
     folder: str,
     table: InstanceTable,
@@ -648,7 +610,7 @@ def write_chunk(
     Returns:
       The number of the output file, the first rank, the chunk without its data.
     """
-    first, batches = assigned
+    first, (batches,) = assigned
     plan = table.plan.chunk(first)
     batch = Batch.joined(batches)
     rows = _rows_of(creation.chunk_numbers(config, plan), table.numbers(batch))

@@ -126,12 +126,8 @@ def cut(
     is_random = drafts["is_random_next"]
     asking = drafts[is_random]
     first, end = corpus.sentence_range(asking["other_document"])
-    positions = (asking["point"] * (end - first)).astype(np.int64)
-    piece_end = first + text.piece_ends(positions, end - first, size)
-    start = first + positions
-    stop = instances.find_stop(corpus, start, asking["wanted"], piece_end)
-    drafts["b_start"][is_random] = corpus.sentence_offsets[start]
-    drafts["b_stop"][is_random] = corpus.sentence_offsets[stop]
+    instances.place_random_b(asking, corpus, first, end - first, size)
+    drafts[is_random] = asking
     return instances.truncate(drafts, config.max_text_tokens)
 
 
@@ -448,16 +444,15 @@ def log_samples(
     """Logs n instances as words; each of their features is [n, ...]."""
     to_words = load_vocabulary(config).tokenizer.convert_ids_to_tokens
     arrays = {name: np.asarray(values) for name, values in samples.items()}
-    for row in range(len(arrays["input_ids"])):
-        sample = {name: values[row] for name, values in arrays.items()}
-        tokens = sample["input_ids"][sample["input_mask"].astype(bool)]
-        labels = sample["masked_lm_ids"][sample["masked_lm_weights"] > 0]
+    for row, ids in enumerate(arrays["input_ids"]):
+        tokens = ids[arrays["input_mask"][row].astype(bool)]
+        is_label = arrays["masked_lm_weights"][row] > 0
+        labels = arrays["masked_lm_ids"][row][is_label]
         logging.info("*** Example ***")
         logging.info("tokens: %s", " ".join(to_words(tokens)))
         logging.info("masked_lm_labels: %s", " ".join(to_words(labels)))
-        logging.info(
-            "is_random_next: %s", bool(sample["next_sentence_labels"][0])
-        )
+        is_random = bool(arrays["next_sentence_labels"][row, 0])
+        logging.info("is_random_next: %s", is_random)
 
 
 def token_counts(

@@ -10,7 +10,7 @@ A pair is made in three steps, which may run on three machines:
 1. `draft_pairs` cuts A and either cuts B or chooses a point of another document
    at which B begins.
 2. For a random B, a process that has the other document finds the tokens of B
-   (`find_stop`).
+   (`place_random_b`).
 3. `truncate` shortens A and B to the sequence length.
 """
 
@@ -192,6 +192,30 @@ def find_stop(
     goal = corpus.sentence_offsets[first] + np.maximum(wanted, 1)
     stop = np.searchsorted(corpus.sentence_offsets, goal, "left")
     return np.minimum(stop, end)
+
+
+def place_random_b(
+    drafts: np.ndarray,
+    corpus: Corpus,
+    first: np.ndarray,
+    lengths: np.ndarray,
+    size: int,
+) -> None:
+    """Finds the tokens of each random B.
+
+    Args:
+      drafts: DRAFT [n], whose `b_start` and `b_stop` are set.
+      corpus: The documents that have B.
+      first: int64 [n], the first sentence of each of these documents.
+      lengths: int64 [n], the number of sentences of each.
+      size: See `text.Pieces`.
+    """
+    positions = (drafts["point"] * lengths).astype(np.int64)
+    start = first + positions
+    end = first + text.piece_ends(positions, lengths, size)
+    stop = find_stop(corpus, start, drafts["wanted"], end)
+    offsets = corpus.sentence_offsets
+    drafts["b_start"], drafts["b_stop"] = offsets[start], offsets[stop]
 
 
 def truncate(drafts: np.ndarray, max_tokens: int) -> np.ndarray:

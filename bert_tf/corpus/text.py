@@ -168,16 +168,27 @@ class EncodedBlock:
     lengths: np.ndarray  # int64 [s], the tokens of each sentence, at least 1.
     breaks: np.ndarray  # int64, ascending.
 
-    def slice(self, first: int, stop: int) -> "EncodedBlock":
+    def slice(self, first: int, stop: int | None = None) -> "EncodedBlock":
         """Returns the sentences [first, stop); `num_bytes` is unchanged."""
         offsets = np.concatenate([[0], np.cumsum(self.lengths)])
-        at_end = len(self.lengths) + 1 if stop == len(self.lengths) else stop
+        stop = len(self.lengths) if stop is None else stop
+        at_end = stop + (stop == len(self.lengths))
         is_inside = (first <= self.breaks) & (self.breaks < at_end)
         return dataclasses.replace(
             self,
             tokens=self.tokens[offsets[first] : offsets[stop]],
             lengths=self.lengths[first:stop],
             breaks=self.breaks[is_inside] - first,
+        )
+
+    def followed_by(self, other: "EncodedBlock") -> "EncodedBlock":
+        """Returns `other` with the sentences of this block before its own."""
+        breaks = [self.breaks, len(self.lengths) + other.breaks]
+        return dataclasses.replace(
+            other,
+            tokens=np.concatenate([self.tokens, other.tokens]),
+            lengths=np.concatenate([self.lengths, other.lengths]),
+            breaks=np.concatenate(breaks),
         )
 
 

@@ -167,14 +167,10 @@ def epoch_plan(
     A `training_plan` has the same batches if each of its sorted windows is
     within one epoch.
 
-    Args:
-      lengths: The length of each row, integers [n].
-      batch_size: The number of rows in a batch; the last batch may be smaller.
-      seed: Not negative. The same seed as in `training_plan` gives its order.
-      epoch: The number of the epoch, from 0.
+    The arguments are those of `training_plan`; `epoch` counts from 0.
 
     Returns:
-      The row numbers of each batch.
+      The row numbers of each batch. The last batch may be smaller.
     """
     order = _epoch_order(len(lengths), seed, epoch)
     num_full = len(order) // batch_size
@@ -194,11 +190,8 @@ def _similar_rows(
 ) -> np.ndarray:
     """Swaps rows of nearby batches to get batches of similar lengths.
 
-    Args:
-      plan: The rows of batches in random order, integers [batches, b].
-      lengths: The length of each row, integers [n].
-      seed: The seed.
-      start: The number of batches before the plan.
+    `plan` has the rows of batches in random order, integers [batches, b];
+    `start` is the number of batches before it.
     """
     quarter = len(lengths) // (_WINDOWS_PER_EPOCH * plan.shape[1])
     size = max(1, min(quarter, _MOST_BATCHES_SORTED))

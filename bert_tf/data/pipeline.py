@@ -366,12 +366,7 @@ def map_ahead(
 
 
 def load(path: str, schema: Schema, vocab_size: int | None = None) -> Features:
-    """Reads a whole file of records.
-
-    Args:
-      path: A TFRecord file, compressed if its name ends in `.gz`.
-      schema: The features to read, `input_mask` among them.
-      vocab_size: If given, token ids outside the vocabulary are an error.
+    """Reads a whole file of records; `schema` must have `input_mask`.
 
     Raises:
       InputError: The file is unreadable or damaged, or does not fit the schema
@@ -400,19 +395,15 @@ def training_batches(
     """Returns a shuffled stream of batches that can start anywhere.
 
     A batch holds examples of similar length; which ones does not depend on the
-    padding.
+    padding. For the other arguments see `training_dataset`.
 
     Args:
       features: The examples.
-      padding: How batches are padded.
       global_batch_size: Examples of a batch over all shards and replicas.
       num_batches: Global batches of the whole run. After them the stream
         repeats.
       seed: Not negative; equal seeds give equal streams.
       batch_size: Examples of one replica's batch.
-      num_shards: The number of readers that share the stream.
-      shard: This reader's number, from 0.
-      start_example: The number of examples of the stream used so far.
 
     Returns:
       Batches for one replica after the other, each a dict of tensors
@@ -457,17 +448,14 @@ def evaluation_batches(
 ) -> tf.data.Dataset:
     """Returns every example once, in the order of the file or longest first.
 
-    The order of the file is kept if the padding is static.
+    The order of the file is kept if the padding is static. All shards get
+    equally many batches of the same shapes.
 
     Args:
       features: The examples.
-      padding: How batches are padded.
       batch_size: Examples of full length in a batch of this shard. A batch of
         shorter examples holds a multiple of this number, with at most as many
         tokens.
-      num_shards: The number of readers that share the examples.
-      shard: This reader's number, from 0. All readers get equally many batches
-        of the same shapes.
       is_filled: See `batching.evaluation_plan`.
 
     Returns:
@@ -575,10 +563,7 @@ def _array_dataset(
 ) -> tf.data.Dataset | None:
     """Returns batches of inputs, targets and weights, or None.
 
-    Args:
-      columns: An array or a dict of arrays; then arrays, or None at the end.
-      batch_size: The number of examples in a batch.
-      shuffle: Whether the order is random and differs between epochs.
+    `columns` are an array or a dict of arrays; then arrays, or None at the end.
     """
     given = [x for x in columns if x is not None]
     inputs, *others = given or [None]

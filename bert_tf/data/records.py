@@ -290,33 +290,28 @@ def check_first_record(path: str, schema: Schema) -> bool:
         raise in_file(
             path, "the first record is not a tf.train.Example."
         ) from error
-    for expected in schema:
-        if expected.name not in features:
-            raise in_file(
-                path,
-                f"the records have no feature {expected.name}, only "
-                f"{listed(sorted(features)) or 'empty examples'}.",
-            )
-        feature = features[expected.name]
-        kind = feature.WhichOneof("kind") or "int64_list"
-        size = len(getattr(feature, kind).value)
-        if (dtype := _DTYPE_OF_KIND[kind]) != expected.dtype:
-            raise in_file(
-                path, f"{expected.name} must be {expected.dtype}; got {dtype}."
-            )
-        if size != expected.size:
-            advice = ""
-            if expected.length_option and len(expected.shape) == 1:
-                advice = (
-                    f" Pass `{expected.length_option}={size}`, or create the "
-                    "records again."
-                )
-            raise in_file(
-                path,
-                f"{expected.name} must have length {expected.size}; got {size}."
-                f"{advice}",
-            )
+    for feature in schema:
+        if problem := _mismatch(feature, features):
+            raise in_file(path, problem)
     return True
+
+
+def _mismatch(expected: Feature, features: Any) -> str:
+    """Says how a record's map of features differs from a schema, or ""."""
+    name, advice = expected.name, ""
+    if name not in features:
+        names = listed(sorted(features)) or "empty examples"
+        return f"the records have no feature {name}, only {names}."
+    kind = features[name].WhichOneof("kind") or "int64_list"
+    size = len(getattr(features[name], kind).value)
+    if (dtype := _DTYPE_OF_KIND[kind]) != expected.dtype:
+        return f"{name} must be {expected.dtype}; got {dtype}."
+    if size == expected.size:
+        return ""
+    if expected.length_option and len(expected.shape) == 1:
+        option = f"{expected.length_option}={size}"
+        advice = f" Pass `{option}`, or create the records again."
+    return f"{name} must have length {expected.size}; got {size}.{advice}"
 
 
 def _frames(path: str, read_data: bool) -> Iterator[bytes]:

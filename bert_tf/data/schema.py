@@ -1,7 +1,8 @@
 """Schemas of records: the name, shape and type of each feature.
 
 The writer (`records.encode_batch`) and the reader (`pipeline`) use the same
-schema, so they cannot disagree.
+schema, so they cannot disagree. In all schemas, `input_ids`, `input_mask` and
+`segment_ids` are padded with 0 to `max_seq_length`.
 """
 
 import dataclasses
@@ -43,10 +44,9 @@ def pretraining_schema(
 ) -> Schema:
     """Returns the features of a pre-training example, as in the original.
 
-    `input_ids`, `input_mask` and `segment_ids` are padded with 0 to
-    `max_seq_length`; the `masked_lm_*` features to `max_predictions_per_seq`,
-    with weight 0.0. `next_sentence_labels` is 0 for a real next segment and 1
-    for a random one.
+    The `masked_lm_*` features are padded to `max_predictions_per_seq`, with
+    weight 0.0. `next_sentence_labels` is 0 for a real next segment and 1 for a
+    random one.
     """
     option = "max_predictions_per_seq"
     predictions = (max_predictions_per_seq,)
@@ -68,14 +68,12 @@ def classification_schema(
 ) -> Schema:
     """Returns the features of a text, or a pair of texts, with its label.
 
-    `input_ids`, `input_mask` and `segment_ids` are padded with 0 to
-    `max_seq_length`; for multiple choice they have a row for each choice, and
-    for similarity one for each text of the pair. `label_ids` is the number of
-    the class or of the correct choice; for regression and similarity the value,
+    For multiple choice the sequences have a row for each choice, and for
+    similarity one for each text of the pair. `label_ids` is the number of the
+    class or of the correct choice; for regression and similarity the value,
     float32; for multi-label classification 1 for each class that applies and 0
-    for the others. `is_real_example` is 0 for padding of the last batch and 1
-    otherwise. With a single label these are the features of the original's
-    `file_based_convert_examples_to_features` in `run_classifier.py`.
+    for the others. `is_real_example` is 0 for padding of the last batch. With a
+    single label these are the features of the original's `run_classifier.py`.
 
     Args:
       problem: One of `examples.PROBLEMS`, or "similarity".
@@ -102,10 +100,8 @@ def classification_schema(
 def tagging_schema(max_seq_length: int) -> Schema:
     """Returns the features of a sentence whose words have labels.
 
-    `input_ids`, `input_mask` and `segment_ids` are padded with 0 to
-    `max_seq_length`. `label_mask` is 1 at the first token of each word and 0
-    elsewhere; `label_ids` has the number of the word's label there, and 0
-    elsewhere.
+    `label_mask` is 1 at the first token of each word and 0 elsewhere;
+    `label_ids` has the number of the word's label there, and 0 elsewhere.
     """
     return _sequences((*INPUTS, "label_ids", "label_mask"), max_seq_length)
 
@@ -113,12 +109,11 @@ def tagging_schema(max_seq_length: int) -> Schema:
 def span_schema(max_seq_length: int) -> Schema:
     """Returns the features of a question with a window of its context.
 
-    `input_ids`, `input_mask` and `segment_ids` are padded with 0 to
-    `max_seq_length`. `start_positions` and `end_positions` are the positions of
-    the answer's first and last token, or 0, the position of [CLS], if the
-    answer is unknown or not in the window. `is_impossible` is 1 if the context
-    does not contain the answer. These features match `FeatureWriter` in the
-    original's `run_squad.py`, which omits the last three for prediction.
+    `start_positions` and `end_positions` are the positions of the answer's
+    first and last token, or 0, the position of [CLS], if the answer is unknown
+    or not in the window. `is_impossible` is 1 if the context does not contain
+    the answer. They are those of `FeatureWriter` in the original's
+    `run_squad.py`, which omits the last three for prediction.
     """
     return (
         Feature("unique_ids", ()),

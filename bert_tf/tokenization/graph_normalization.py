@@ -91,9 +91,10 @@ class GraphNormalizer:
         """Normalizes a [B] tensor of strings and finds the origins."""
         replaced = self._replace(text)
         sources = replaced.sources
-        visible = replaced.outputs != ord(" ")
-        outputs = tf.boolean_mask(replaced.outputs, visible)  # [K]
-        origins = tf.boolean_mask(replaced.origins, visible)  # [K]
+        is_visible = replaced.outputs != ord(" ")
+        origins = tf.boolean_mask(replaced.origins, is_visible)  # [K]
+        outputs = tf.boolean_mask(replaced.outputs, is_visible)
+        visible = replaced._replace(outputs=outputs, origins=origins)
         lengths = tf.cast(sources.row_lengths(), tf.int32)
         index = tf.ragged.range(lengths).values  # [N]
         starts = tf.gather(index, origins)
@@ -106,9 +107,7 @@ class GraphNormalizer:
         next_other = tf.gather(others, tf.gather(num_before, origins))
         behind = tf.concat([origins, [-1]], axis=0)[1:]
         ends = tf.where(origins != behind, next_other, starts + 1)
-        order = self._canonical_order(
-            outputs, origins, sources.values, replaced.may_move
-        )
+        order = self._canonical_order(visible)
         return Aligned(
             self._encode(replaced),
             tf.gather(starts, order),
@@ -138,13 +137,10 @@ class GraphNormalizer:
 
     def _encode(self, replaced: _Replaced) -> tf.Tensor:
         """Joins the outputs of each text in NFD's order: strings [B]."""
-        sources, outputs, origins, counts, may_move = replaced
-        order = self._canonical_order(
-            outputs, origins, sources.values, may_move
-        )
-        ends = tf.concat([[0], tf.cumsum(counts)], axis=0)
-        splits = tf.gather(ends, sources.row_splits)
-        ordered = tf.gather(outputs, order)
+        order = self._canonical_order(replaced)
+        ends = tf.concat([[0], tf.cumsum(replaced.counts)], axis=0)
+        splits = tf.gather(ends, replaced.sources.row_splits)
+        ordered = tf.gather(replaced.outputs, order)
         rows = tf.RaggedTensor.from_row_splits(ordered, splits)
         return tf.strings.unicode_encode(rows, "UTF-8")
 
@@ -170,30 +166,23 @@ class GraphNormalizer:
             tf.reduce_any(sources == sigma), replace, lambda: sources
         )
 
-    def _canonical_order(
-        self,
-        outputs: tf.Tensor,
-        origins: tf.Tensor,
-        sources: tf.Tensor,
-        may_move: tf.Tensor,
-    ) -> tf.Tensor:
+    def _canonical_order(self, replaced: _Replaced) -> tf.Tensor:
         """Sorts combining marks as NFD does; see `normalization`.
 
-        The arguments are values of `_Replaced`, or some of the outputs with
-        their origins. Returns the indices of the outputs in their new order.
+        Returns the indices of the outputs, all or some, in their new order.
         """
 
         def sort():
-            bounds = self._traits(sources) & WITHIN_RUN == 0
+            bounds = self._traits(replaced.sources.values) & WITHIN_RUN == 0
             runs = tf.cumsum(tf.cast(bounds, tf.int64))
-            rank = self._traits(outputs) & CLASS_BITS
-            key = tf.gather(runs, origins) * (CLASS_BITS + 1)
+            rank = self._traits(replaced.outputs) & CLASS_BITS
+            key = tf.gather(runs, replaced.origins) * (CLASS_BITS + 1)
             return tf.argsort(key + tf.cast(rank, tf.int64), stable=True)
 
-        unchanged = tf.range(tf.size(outputs))
+        unchanged = tf.range(tf.size(replaced.outputs))
         if not self.strip_accents:
             return unchanged
-        return tf.cond(may_move, sort, lambda: unchanged)
+        return tf.cond(replaced.may_move, sort, lambda: unchanged)
 
 
 class _LookUp:

@@ -117,7 +117,10 @@ def require_special_tokens(
 def require_fit(
     vocab: dict[str, int], vocab_size: int, path: str | os.PathLike[str]
 ) -> None:
-    """Raises InputError if a vocabulary does not fit a model."""
+    """Raises InputError if a vocabulary does not fit a model.
+
+    Warns if the model has more tokens than the vocabulary.
+    """
     require_special_tokens(vocab, path=path)
     if len(vocab) > vocab_size:
         raise in_file(
@@ -125,13 +128,6 @@ def require_fit(
             f"has {len(vocab)} tokens, more than the model's vocab_size of "
             f"{vocab_size}.",
         )
-    warn_if_short(vocab, vocab_size, path)
-
-
-def warn_if_short(
-    vocab: dict[str, int], vocab_size: int, path: str | os.PathLike[str]
-) -> None:
-    """Warns if a model has more tokens than its vocabulary."""
     if len(vocab) < vocab_size:
         logging.warning(
             "%s has %d tokens, fewer than the model's vocab_size of %d. If the "

@@ -1,27 +1,30 @@
-"""The steps of a cluster, in one process that keeps everything in dicts."""
+"""The steps of a cluster, in one process."""
 
 import collections
+import contextlib
 import dataclasses
 import gzip
 import itertools
 import json
+import random
 
 import numpy as np
 import pytest
 
 from bert_tf.corpus import cluster, creation, text
 from bert_tf.corpus.cluster import (
-    InstanceTable,
     ReadingTask,
     SectionTable,
     TaskReport,
     TextRange,
     TextSection,
 )
+from bert_tf.corpus.engines import pipeline
 from bert_tf.corpus.settings import CreationConfig, PieceSizes
 from bert_tf.corpus.text import Corpus
 from bert_tf.errors import InputError
-from tests.text_corpora import write_text
+from tests.corpus import engine_checks
+from tests.text_corpora import config_of_two_texts, files_in, write_text
 
 # Sections of text.
 
@@ -171,126 +174,89 @@ def test_the_number_of_tasks_is_limited(tmp_path, monkeypatch):
     assert len(cluster.plan_tasks(paths, 5000)) == 3
 
 
-# The table of sections.
-
-CONFIG = CreationConfig("in", "out", "vocab")
-# The lengths of the documents of each section, and whether the first continues.
-SECTIONS = [
-    ((0, 0), [1, 2, 3], False),
-    ((0, 1), [5], False),  # A document of 17 sentences ...
-    ((0, 2), [5], True),
-    ((0, 3), [7, 1], True),  # ... ends here, before another one.
-    ((2, 0), [12], False),
-    ((2, 1), [5], False),  # A document of 11 sentences.
-    ((2, 2), [6], True),
-]
-LENGTHS = [1, 2, 3, 17, 1, 12, 11]
-
-
-def make_section(position, lengths, continues):
-    bounds = np.concatenate([[0], np.cumsum(lengths)])
-    corpus = Corpus(np.arange(bounds[-1] + 1), bounds)
-    return TextSection(position, np.arange(bounds[-1]), corpus, continues)
-
-
-def make_table():
-    sections = [make_section(*section) for section in SECTIONS]
-    order = np.random.default_rng(0).permutation(len(sections))
-    counts = collections.Counter(sentences=sum(LENGTHS), tokens=9)
-    report = TaskReport(len(SECTIONS), {"a": 3}, counts)
-    return SectionTable.of(
-        CONFIG,
-        [cluster.entry_of(sections[index]) for index in order],
-        [report],
-    )
+def table_of(*entries):
+    """Each entry has the values of `cluster.ENTRY`."""
+    counts = collections.Counter(sentences=sum(entry[5] for entry in entries))
+    report = TaskReport(len(entries), {}, counts)
+    config = CreationConfig("in", "out", "vocab")
+    return SectionTable.of(config, entries, [report])
 
 
 def test_copies_balance_the_requests():
     # A section of a hundred short documents, and eleven long documents.
-    entries = [(0, 0, 100, False, 1, 100)]
-    entries += [(0, n, 1, False, 100, 100) for n in range(1, 12)]
-    counts = collections.Counter(sentences=1200)
-    table = SectionTable.of(CONFIG, entries, [TaskReport(12, {}, counts)])
+    entries = [(0, n, 1, False, 100, 100) for n in range(1, 12)]
+    table = table_of((0, 0, 100, False, 1, 100), *entries)
     assert table.copies.tolist() == [11] + [1] * 11
     rng = np.random.default_rng(0)
     index = table.find(rng.integers(0, 111, 10_000), rng.random(10_000))
     load = np.bincount(index, minlength=12) / table.copies
     assert load.max() < 1.1 * 10_000 / 12
     # Sections that share a document share its requests.
-    assert make_table().copies.tolist() == [3, 1, 1, 2, 1, 1, 1]
+    table = table_of(
+        (0, 0, 3, False, 1, 6),
+        (0, 1, 1, False, 5, 5),  # A document of 17 sentences ...
+        (0, 2, 1, True, 5, 5),
+        (0, 3, 2, True, 7, 8),  # ... ends here, before another one.
+        (2, 0, 1, False, 12, 12),
+        (2, 1, 1, False, 5, 5),  # A document of 11 sentences.
+        (2, 2, 1, True, 6, 6),
+    )
+    assert table.copies.tolist() == [3, 1, 1, 2, 1, 1, 1]
 
 
-def test_unusable_texts_are_errors():
-    counts = collections.Counter()
-    with pytest.raises(InputError, match="only blank lines"):
-        SectionTable.of(CONFIG, [], [TaskReport(0, {"a": 0}, counts)])
-    report = TaskReport(1, {}, collections.Counter(sentences=3))
-    with pytest.raises(InputError, match="the text has 1 with"):
-        SectionTable.of(CONFIG, [(0, 0, 1, False, 3, 3)], [report])
+# From text to records.
 
 
-@pytest.mark.parametrize("numbers", [[], [0, 0], [1]])
-def test_lost_or_repeated_sections_are_errors(numbers):
-    entries = [(0, number, 1, False, 3, 3) for number in numbers]
-    counts = collections.Counter(sentences=6)
-    reports = [TaskReport(1, {}, counts) for _ in range(2)]
-    with pytest.raises(RuntimeError, match="lost or repeated"):
-        SectionTable.of(CONFIG, entries, reports)
+class ListEngine:
+    """An engine in this process, whose collections are lists in random order.
 
+    Args:
+      faults: For some labels, a function that changes the collection.
+    """
 
-# From sections to records.
+    def __init__(self, faults=()):
+        self._faults = dict(faults)
+        self._random = random.Random(0)
+
+    def spread(self, label, items):
+        return list(items)
+
+    def flat_map(self, label, function, collection, *arguments):
+        items = [each for x in collection for each in function(x, *arguments)]
+        self._random.shuffle(items)
+        return self._faults.get(label, list)(items)
+
+    def keep(self, label, collection):
+        return collection
+
+    def union(self, label, *collections):
+        return list(itertools.chain(*collections))
+
+    def group(self, label, *parts):
+        groups = collections.defaultdict(lambda: tuple([] for _ in parts))
+        for part, pairs in enumerate(parts):
+            for key, value in pairs:
+                groups[key][part].append(value)
+        return list(groups.items())
+
+    def once(self, label, function, *inputs):
+        return function(*inputs)
+
+    def run(self):
+        pass
+
 
 SIZES = PieceSizes(sentences=11, instances=23, text_bytes=900)
 
 
-def make_config(tmp_path, vocab_file, **settings):
-    for number, longest in enumerate([9, 60]):
-        path = tmp_path / f"{number}.txt"
-        write_text(path, 9, seed=number, most_sentences=longest)
-    outputs = f"{tmp_path}/a.tfrecord,{tmp_path}/b.tfrecord.gz"
-    return CreationConfig(
-        f"{tmp_path}/0.txt,{tmp_path}/1.txt",
-        outputs,
-        str(vocab_file),
-        **{"max_seq_length": 31, "dupe_factor": 3, **settings},
-    )
+def create(job, sizes=SIZES, **options):
+    engine = contextlib.nullcontext(ListEngine(**options))
+    return pipeline.create(job, engine, sizes)
 
 
-def read_sections(config, sizes):
-    """The sections of the text in a random order, and their table."""
-    paths = config.input_paths()
-    sections, reports = read(config, paths, sizes.text_bytes, sizes.sentences)
-    table = SectionTable.of(config, map(cluster.entry_of, sections), reports)
-    np.random.default_rng(0).shuffle(sections)
-    return sections, table
-
-
-def make_instances(config, sizes, sections, table):
-    """All instances in batches, the counts, and the requests by address."""
-    size = sizes.sentences
-    cuts = [
-        cluster.cut_section(section, config, size, table)
-        for section in sections
-    ]
-    batches = [cut.complete for cut in cuts]
-    grouped = collections.defaultdict(lambda: ([], []))
-    for section in sections:
-        for address, copy in cluster.replicate(section, table):
-            grouped[address][0].append(copy)
-    for cut in cuts:
-        for address, batch in cut.requests:
-            grouped[address][1].append(batch)
-    for group in grouped.items():
-        batches += cluster.complete_pairs(group, config, size, table)
-    return batches, [(cut.index, cut.count) for cut in cuts], grouped
-
-
-def assign(batches, config, table):
-    groups = collections.defaultdict(list)
-    for batch in batches:
-        for first, part in cluster.assign_chunks(batch, config, table):
-            groups[first].append(part)
-    return list(groups.items())
+@pytest.fixture
+def job(tmp_path, vocab_file):
+    return config_of_two_texts(tmp_path, vocab_file, 9, 60)
 
 
 @pytest.mark.parametrize(
@@ -301,40 +267,31 @@ def assign(batches, config, table):
         (11, {"next_sentence": False}),
     ],
 )
-def test_a_cluster_writes_the_records_of_one_machine(
-    tmp_path, vocab_file, settings, sentences
+def test_a_cluster_writes_the_files_of_one_machine(
+    tmp_path, job, caplog, sentences, settings
 ):
-    config = make_config(tmp_path, vocab_file, **settings)
     sizes = dataclasses.replace(SIZES, sentences=sentences)
-    sections, table = read_sections(config, sizes)
-    batches, counts, _ = make_instances(config, sizes, sections, table)
-    outputs = tuple(config.output_paths([]))
-    numbers = InstanceTable.of(outputs, sizes.instances, counts, table)
-    written = [
-        cluster.write_chunk(group, config, str(tmp_path), numbers)
-        for group in assign(batches, config, numbers)
-    ]
-    found = [b"", b""]
-    for shard, (first, chunk) in sorted(written, key=lambda item: item[1][0]):
-        assert chunk.data == b""
-        with open(cluster.chunk_path(str(tmp_path), first), "rb") as file:
-            found[shard] += file.read()
-    creation.create(config, 1, sizes)
-    for path, data in zip(outputs, found, strict=True):
-        with open(path, "rb") as file:
-            assert file.read() == data
+    engine_checks.assert_equal_to_one_machine(
+        lambda job: create(job, sizes),
+        dataclasses.replace(job, **settings),
+        sizes,
+        tmp_path / "out",
+        caplog,
+    )
 
 
-def test_lost_or_repeated_instances_are_errors(tmp_path, vocab_file):
-    config = make_config(tmp_path, vocab_file)
-    sections, table = read_sections(config, SIZES)
-    batches, counts, _ = make_instances(config, SIZES, sections, table)
-    with pytest.raises(InputError, match="instances for 1000000 files"):
-        InstanceTable.of(("a",) * 10**6, 23, counts, table)
-    numbers = InstanceTable.of(("a",), 10**6, counts, table)
-    [(first, parts)] = assign(batches, config, numbers)
+@engine_checks.UNUSABLE
+def test_unusable_texts_leave_existing_files(
+    tmp_path, job, text, outputs, message
+):
+    engine_checks.assert_existing_files_are_left(
+        create, job, tmp_path, text, outputs, message
+    )
+
+
+@pytest.mark.parametrize("label", ["Entries", "Counts", "Assign chunks"])
+@pytest.mark.parametrize("fault", [lambda x: x[1:], lambda x: [*x, x[0]]])
+def test_lost_or_repeated_elements_are_errors(tmp_path, job, label, fault):
     with pytest.raises(RuntimeError, match="lost or repeated"):
-        InstanceTable.of(("a",), 10**6, counts[1:], table)
-    for wrong in (parts[1:], [*parts, parts[0]]):
-        with pytest.raises(RuntimeError, match="lost or repeated"):
-            cluster.write_chunk((first, wrong), config, str(tmp_path), numbers)
+        create(job, faults={label: fault})
+    assert files_in(tmp_path / "out") == {}

@@ -38,10 +38,8 @@ def make_spans(corpus, passes=3, seed=0, section=None, size=1000, **settings):
     is_random = drafts["is_random_next"]
     asking = drafts[is_random]
     first, end = corpus.sentence_range(asking["other_document"])
-    first = first + (asking["point"] * (end - first)).astype(int)
-    stop = instances.find_stop(corpus, first, asking["wanted"], end)
-    drafts["b_start"][is_random] = corpus.sentence_offsets[first]
-    drafts["b_stop"][is_random] = corpus.sentence_offsets[stop]
+    instances.place_random_b(asking, corpus, first, end - first, size)
+    drafts[is_random] = asking
     return instances.truncate(drafts, config.max_text_tokens)
 
 

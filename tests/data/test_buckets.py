@@ -100,12 +100,11 @@ def test_load_equals_in_memory(features):
     assert set(dtypes.values()) == {np.dtype(np.int8)}
 
 
-@pytest.mark.parametrize("sign", [1, -1])
-def test_several_batches_are_parsed(tmp_path, monkeypatch, sign):
+def test_several_batches_are_parsed(tmp_path, monkeypatch):
     """The widest type of any batch holds all values."""
     monkeypatch.setattr(pipeline, "_EXAMPLES_PER_PARSE", 19)
     batch = examples(2 * 83)
-    batch["label_ids"] *= sign
+    batch["label_ids"] *= -1
     read = pipeline.load(write(tmp_path / "x.gz", batch), SCHEMA)
     for name, values in batch.items():
         np.testing.assert_array_equal(read.arrays[name], values)
@@ -167,12 +166,7 @@ def test_unusable_files(tmp_path, damage, length, vocab_size, message):
 
 @pytest.mark.parametrize(
     ("padding", "num_shards", "replicas", "start"),
-    [
-        (Padding(1), 1, 1, 0),
-        (Padding(5), 1, 3, 4),
-        (Padding(), 3, 2, 7),
-        (STATIC, 2, 1, 10),
-    ],
+    [(Padding(5), 1, 3, 0), (Padding(1), 3, 2, 7), (STATIC, 2, 1, 10)],
 )
 def test_shards_read_their_shares_of_the_plan(
     features, padding, num_shards, replicas, start
@@ -229,8 +223,10 @@ def test_the_padding_is_logged(features, caplog):
 # evaluation_dataset
 
 
-@pytest.mark.parametrize("padding", [Padding(), STATIC])
-@pytest.mark.parametrize(("num_shards", "n"), [(1, 83), (3, 83), (3, 2)])
+@pytest.mark.parametrize(
+    ("padding", "num_shards", "n"),
+    [(STATIC, 1, 83), (Padding(), 3, 83), (STATIC, 3, 2)],
+)
 def test_every_example_is_evaluated_once(padding, num_shards, n):
     """All shards have batches of the same shapes, or of padding alone."""
     expected = examples(n)
@@ -287,7 +283,7 @@ def counts(rows, n=251):
     return np.bincount(np.ravel(rows), minlength=n)
 
 
-@pytest.mark.parametrize("num_batches", [0, 1, 35, 36, 97, 251])
+@pytest.mark.parametrize("num_batches", [0, 1, 36, 251])
 @pytest.mark.parametrize("n", [1, 5, 251])
 def test_a_plan_has_whole_epochs_and_a_part(num_batches, n):
     rows = plan(LENGTHS[:n], num_batches)

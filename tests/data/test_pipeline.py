@@ -94,35 +94,32 @@ def test_batches(paths):
             np.testing.assert_array_equal(batch[name], values)
 
 
-@pytest.mark.parametrize("seed", [-1, 2**40])
-def test_the_stream_depends_on_files_and_seed_only(paths, seed):
-    expected = stream(paths, 90, seed=seed)
+def test_the_stream_depends_on_files_and_seed_only(paths):
+    expected = stream(paths, 90, seed=-1)
     tf.random.set_seed(7)
     number = tf.random.uniform([])
     tf.random.set_seed(7)
-    assert stream(paths, 90, seed=seed, batch_size=7) == expected
-    assert stream(paths, 90, seed=seed + 1) != expected
+    assert stream(paths, 90, seed=-1, batch_size=7) == expected
+    assert stream(paths, 90, seed=2**40) != expected
     # Nor does it change the global seed.
     assert tf.random.uniform([]) == number
 
 
-# Within an epoch, at its first and last example, and several epochs on.
-@pytest.mark.parametrize(
-    ("start", "num_shards"),
-    [(0, 3), (1, 1), (40, 2), (41, 1), (42, 2), (3 * 41, 1), (97, 2)],
-)
-def test_resumed_and_shared_streams(paths, start, num_shards):
-    whole = stream(paths, start + 60)
-    for shard in range(num_shards):
-        resumed = stream(
-            paths,
-            60 // num_shards,
-            start_example=start,
-            num_shards=num_shards,
-            shard=shard,
-            batch_size=5,
-        )
-        assert resumed == whole[start + shard :: num_shards]
+def test_resumed_and_shared_streams(paths):
+    """At the first and last example of an epoch, and within one."""
+    whole = stream(paths, 97 + 60)
+    for start, num_shards in (0, 1), (40, 2), (41, 1), (97, 3):
+        for shard in range(num_shards):
+            resumed = stream(
+                paths,
+                60 // num_shards,
+                start_example=start,
+                num_shards=num_shards,
+                shard=shard,
+                batch_size=5,
+            )
+            expected = whole[start : start + 60]
+            assert resumed == expected[shard::num_shards]
 
 
 def test_resumed_stream_with_a_small_buffer(paths, monkeypatch):
@@ -138,7 +135,7 @@ def test_resumed_stream_with_a_small_buffer(paths, monkeypatch):
 
 @pytest.mark.parametrize(
     ("num_shards", "batch_size", "max_examples"),
-    [(1, 3, None), (1, 64, 23), (2, 3, 100), (5, 3, 2), (5, 64, None)],
+    [(1, 64, 23), (2, 3, 100), (5, 3, 2)],
 )
 def test_every_example_is_evaluated_once(
     paths, batch_size, num_shards, max_examples

@@ -79,7 +79,7 @@ def first_fit_by_hand(sizes, room) -> list[int]:
     return rows
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_first_fit_equals_a_plain_loop(seed):
     batch = examples(seed)
     lengths = batch["input_mask"].sum(1)
@@ -87,14 +87,6 @@ def test_first_fit_equals_a_plain_loop(seed):
     sizes = np.stack([lengths, masked, np.ones_like(lengths)], 1)
     found = first_fit(tf.constant(sizes, tf.int32), [S, 2, 2]).numpy()
     assert found.tolist() == first_fit_by_hand(sizes, [S, 2, 2])
-
-
-def test_examples_share_rows_within_windows():
-    rows = rows_of(SequencePacking(K, window=17), examples())
-    assert sorted(itertools.chain(*rows)) == list(range(N))
-    assert max(map(len, rows)) > 2
-    for row in rows:
-        assert len({index // 17 for index in row}) == 1
 
 
 @pytest.mark.parametrize("most", [1, K])
@@ -146,12 +138,15 @@ def test_unusual_examples_stay_intact():
     assert joined["masked_lm_positions"][0, 0] == 6
 
 
-def test_fill():
+def test_examples_share_rows_within_windows():
     batch, packing = examples(), SequencePacking(K, window=17)
-    tallies = packing.tallies(data_set(N), parser(batch))
-    assert len(list(tallies)) == 5
-    fill = Fill.sum(tallies)
-    rows = len(rows_of(packing, batch))
+    row_members = rows_of(packing, batch)
+    assert sorted(itertools.chain(*row_members)) == list(range(N))
+    assert max(map(len, row_members)) > 2
+    for row in row_members:
+        assert len({index // 17 for index in row}) == 1
+    fill = Fill.sum(packing.tallies(data_set(N), parser(batch)))
+    rows = len(row_members)
     tokens = batch["input_mask"].sum()
     assert fill == Fill(N, tokens, rows, rows * S)
     assert fill.unpacked == pytest.approx(tokens / (N * S))
@@ -201,23 +196,23 @@ def evaluate(paths, **options):
 def test_every_epoch_has_the_same_rows_in_another_order(paths):
     epoch = pipeline.fill(paths, SCHEMA, PACKING).rows
     assert epoch < 0.8 * N
-    rows = stream(paths, 3 * epoch)
-    epochs = [rows[i * epoch : (i + 1) * epoch] for i in range(3)]
-    assert len(set(map(tuple, epochs))) == 3
+    rows = stream(paths, 2 * epoch)
+    epochs = rows[:epoch], rows[epoch : 2 * epoch]
+    assert epochs[0] != epochs[1]
     for some in epochs:
         assert sorted(some) == sorted(epochs[0])
         assert sorted(sum(some, ())) == list(range(1, N + 1))
     # Files of whole epochs are only counted.
-    start = epoch + 17
-    found = stream(paths, 20, start_example=start, num_shards=2, shard=1)
-    assert found == rows[start + 1 :: 2][:20]
+    start = epoch + 3
+    found = stream(paths, 15, start_example=start, num_shards=2, shard=1)
+    assert found == rows[start + 1 :: 2][:15]
 
 
-@pytest.mark.parametrize(("num_shards", "max_examples"), [(1, 71), (2, 2)])
-def test_every_example_is_evaluated_once(paths, num_shards, max_examples):
+@pytest.mark.parametrize("max_examples", [71, 2])
+def test_every_example_is_evaluated_once(paths, max_examples):
     """With two examples, the second shard has only padding."""
-    options = {"num_shards": num_shards, "max_examples": max_examples}
-    shards = [evaluate(paths, shard=i, **options) for i in range(num_shards)]
+    options = {"num_shards": 2, "max_examples": max_examples}
+    shards = [evaluate(paths, shard=shard, **options) for shard in range(2)]
     assert len(set(map(len, shards))) == 1
     rows = {}
     for batch in itertools.chain(*shards):

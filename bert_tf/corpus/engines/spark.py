@@ -220,15 +220,6 @@ class SparkEngine:
         take = functools.partial(_take, self._sent(tuple(items)))
         return (_Part(numbers, take),)
 
-    def map(
-        self,
-        label: str,
-        function: Callable[..., Any],
-        collection: _Collection,
-        *arguments: Any,
-    ) -> _Collection:
-        return self.flat_map(label, _called, collection, function, *arguments)
-
     def flat_map(
         self,
         label: str,
@@ -254,35 +245,25 @@ class SparkEngine:
     def union(self, label: str, *collections: _Collection) -> _Collection:
         return tuple(itertools.chain.from_iterable(collections))
 
-    def group(self, label: str, collection: _Collection) -> _Collection:
-        keyed = self._frame(collection, functools.partial(_keyed, 0))
-        return self._sorted(keyed, _grouped)
-
-    def co_group(
-        self, label: str, first: _Collection, second: _Collection
-    ) -> _Collection:
-        keyed = self._frame(first, functools.partial(_keyed, 0))
-        more = self._frame(second, functools.partial(_keyed, 1))
-        return self._sorted(keyed.union(more), _co_grouped)
-
-    def _sorted(
-        self, frame: "DataFrame", read: Callable[..., Any]
-    ) -> _Collection:
-        rows = frame.repartition(self._num_parts, "key")
+    def group(self, label: str, *collections: _Collection) -> _Collection:
+        keyed = [
+            self._frame(each, functools.partial(_keyed, part))
+            for part, each in enumerate(collections)
+        ]
+        rows = _united(keyed).repartition(self._num_parts, "key")
         # Values are sorted too, so that a retried task has the same results;
         # otherwise Spark may stop the job.
         rows = rows.sortWithinPartitions(*_COLUMNS)
-        return (_Part(rows, read),)
+        return (_Part(rows, functools.partial(_grouped, len(collections))),)
 
     def _frame(
         self, collection: _Collection, pack: Callable[..., Any]
     ) -> "DataFrame":
         """Returns the rows that `pack` makes of all items."""
-        frames = [
+        return _united(
             frame.mapInArrow(functools.partial(_rows, read, pack), _SCHEMA)
             for frame, read in collection
-        ]
-        return functools.reduce(lambda first, more: first.union(more), frames)
+        )
 
     def once(
         self, label: str, function: Callable[..., Any], *inputs: Any
@@ -344,6 +325,10 @@ def create(
     return pipeline.create(config, opened(master), sizes)
 
 
+def _united(frames: "Iterable[DataFrame]") -> "DataFrame":
+    return functools.reduce(lambda first, more: first.union(more), frames)
+
+
 # What follows runs on workers. A row is the tuple of its _COLUMNS.
 
 
@@ -399,23 +384,12 @@ def _values(rows: Iterator[Any]) -> Iterator[Any]:
         yield pickle.loads(value)
 
 
-def _grouped(rows: Iterator[Any]) -> Iterator[Any]:
+def _grouped(num_parts: int, rows: Iterator[Any]) -> Iterator[Any]:
     for key, group in itertools.groupby(rows, operator.itemgetter(0)):
-        yield pickle.loads(key), _values(group)
-
-
-def _co_grouped(rows: Iterator[Any]) -> Iterator[Any]:
-    for key, group in itertools.groupby(rows, operator.itemgetter(0)):
-        values: tuple[list[Any], list[Any]] = ([], [])
+        values: tuple[list[Any], ...] = tuple([] for _ in range(num_parts))
         for _, part, value in group:
             values[part].append(pickle.loads(value))
         yield pickle.loads(key), values
-
-
-def _called(
-    item: Any, function: Callable[..., Any], *arguments: Any
-) -> list[Any]:
-    return [function(item, *arguments)]
 
 
 def _flat_mapped(

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 import sys
 
 import pytest
@@ -12,7 +11,8 @@ from bert_tf.corpus import creation
 from bert_tf.corpus.engines import beam
 from bert_tf.corpus.settings import PieceSizes
 from bert_tf.errors import InputError
-from tests.text_corpora import config_of_two_texts, files_in
+from tests.corpus import engine_checks
+from tests.text_corpora import config_of_two_texts
 
 
 def test_beam_has_to_be_installed(monkeypatch):
@@ -141,7 +141,6 @@ def config(tmp_path, vocab_file):
 def test_files_and_samples_equal_those_of_one_machine(
     config, tmp_path, caplog, options, kind
 ):
-    caplog.set_level("INFO")
     if kind == "single":
         config = dataclasses.replace(config, next_sentence=False)
     if kind == "jsonl":
@@ -154,19 +153,13 @@ def test_files_and_samples_equal_those_of_one_machine(
             input_format="jsonl",
             jsonl_field="body",
         )
-    results = []
-    for create, argument in (creation.create, 1), (beam.create, options):
-        caplog.clear()
-        manifest = create(config, argument, SIZES)
-        samples = [
-            record.getMessage()
-            for record in caplog.records
-            if record.funcName == "log_samples"
-        ]
-        assert len(samples) == 20
-        results.append((manifest, files_in(tmp_path / "out"), samples))
-        assert len(results[-1][1]) == 3
-    assert results[0] == results[1]
+
+    def create(job):
+        return beam.create(job, options, SIZES)
+
+    engine_checks.assert_equal_to_one_machine(
+        create, config, SIZES, tmp_path / "out", caplog
+    )
 
 
 def test_remote_files(config, tmp_path):
@@ -185,28 +178,13 @@ def test_remote_files(config, tmp_path):
     assert sorted(names) == ["a.txt", "manifest.out.json", "out"]
 
 
-@pytest.mark.parametrize(
-    ("text", "outputs", "message"),
-    [
-        (b"wa\nwb\n\nwc\xff\n", "out/0", r"a\.txt:4: byte 0xff"),
-        (b"wa\nwb\n", "out/0", "has 1 with 2 in all. Put blank lines"),
-        (b"wa\nwb\n\nwa\n", "out/0,1,2,3,4,5,6", "instances for 7 files"),
-        # A path that cannot be written fails before the text is read.
-        (b"\xff", "out/0,a.txt/b", r"Cannot write .*a.txt/b"),
-    ],
-)
+@engine_checks.UNUSABLE
 def test_unusable_texts_leave_existing_files(
-    config, tmp_path, monkeypatch, text, outputs, message
+    config, tmp_path, text, outputs, message
 ):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "a.txt").write_bytes(text)
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out/0").write_bytes(b"old")
-    before = files_in(tmp_path)
-    config = dataclasses.replace(
-        config, input_file="a.txt", output_file=outputs, dupe_factor=1
+    def create(job):
+        return beam.create(job, "", SIZES)
+
+    engine_checks.assert_existing_files_are_left(
+        create, config, tmp_path, text, outputs, message
     )
-    with pytest.raises(InputError, match=message):
-        beam.create(config, "", SIZES)
-    assert files_in(tmp_path) == before
-    assert os.listdir("out") == ["0"]

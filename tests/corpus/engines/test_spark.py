@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -11,10 +10,10 @@ import sys
 import pytest
 from checkout import ROOT
 
-from bert_tf.corpus import creation
 from bert_tf.corpus.engines import spark
 from bert_tf.corpus.settings import PieceSizes
 from bert_tf.errors import InputError
+from tests.corpus import engine_checks
 from tests.text_corpora import config_of_two_texts, files_in, write_text
 
 SIZES = PieceSizes(sentences=30, instances=61, text_bytes=6000)
@@ -51,60 +50,29 @@ def config(tmp_path, vocab_file):
     return config_of_two_texts(tmp_path, vocab_file, 30, 90)
 
 
+def create(job):
+    return spark.create(job, sizes=SIZES)
+
+
 @pytest.mark.parametrize("next_sentence", [True, False])
 def test_files_and_samples_equal_those_of_one_machine(
     session, config, tmp_path, caplog, next_sentence
 ):
-    caplog.set_level("INFO")
     config = dataclasses.replace(config, next_sentence=next_sentence)
-    results = []
-    for create, argument in (creation.create, 1), (spark.create, None):
-        caplog.clear()
-        manifest = create(config, argument, SIZES)
-        samples = [
-            record.getMessage()
-            for record in caplog.records
-            if record.funcName == "log_samples"
-        ]
-        assert len(samples) == 20
-        results.append((manifest, files_in(tmp_path / "out"), samples))
-        assert len(results[-1][1]) == 3
-    assert results[0] == results[1]
+    engine_checks.assert_equal_to_one_machine(
+        create, config, SIZES, tmp_path / "out", caplog
+    )
     # The session of the caller goes on.
     assert session.range(3).count() == 3
 
 
-@pytest.mark.parametrize(
-    ("text", "outputs", "message"),
-    [
-        (b"wa\nwb\n\nwc\xff\n", "out/0", r"^a\.txt:4: byte 0xff"),
-        (b"wa\nwb\n", "out/0", "has 1 with 2 in all. Put blank lines"),
-        (b"wa\nwb\n\nwa\n", "out/0,1,2,3,4,5,6", "instances for 7 files"),
-        # A path that cannot be written fails before the text is read.
-        (b"\xff", "out/0,a.txt/b", r"Cannot write .*a.txt/b"),
-    ],
-)
+@engine_checks.UNUSABLE
 def test_unusable_texts_leave_existing_files(
     session, config, tmp_path, text, outputs, message
 ):
-    (tmp_path / "a.txt").write_bytes(text)
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out/0").write_bytes(b"old")
-    before = files_in(tmp_path)
-    outputs = ",".join(f"{tmp_path}/{name}" for name in outputs.split(","))
-    config = dataclasses.replace(
-        config,
-        input_file=f"{tmp_path}/a.txt",
-        output_file=outputs,
-        dupe_factor=1,
+    engine_checks.assert_existing_files_are_left(
+        create, config, tmp_path, text, outputs, message
     )
-    with pytest.raises(InputError) as raised:
-        spark.create(config, sizes=SIZES)
-    error = str(raised.value).replace(f"{tmp_path}/", "")
-    assert "\n" not in error
-    assert re.search(message, error)
-    assert files_in(tmp_path) == before
-    assert os.listdir(tmp_path / "out") == ["0"]
 
 
 def test_errors_of_workers_are_raised(session):
@@ -121,7 +89,7 @@ def test_errors_of_workers_are_raised(session):
     def run(function):
         with spark.opened(None) as engine:
             items = engine.spread("Items", ["x"])
-            engine.once("List", list, engine.map("Fail", function, items))
+            engine.once("List", list, engine.flat_map("Fail", function, items))
 
     with pytest.raises(InputError, match=r"^Cannot write x: full\.$"):
         run(refuse)
@@ -134,12 +102,12 @@ def test_errors_of_workers_are_raised(session):
 
 def test_groups_hold_all_values(session):
     def listed(group):
-        key, values = group
-        return key, list(values)
+        key, (values,) = group
+        return [(key, list(values))]
 
     def both_listed(group):
         key, (first, second) = group
-        return key, (list(first), list(second))
+        return [(key, (list(first), list(second)))]
 
     pairs = [(n % 7, n) for n in range(5000)]
     with spark.opened(None) as engine:
@@ -147,13 +115,15 @@ def test_groups_hold_all_values(session):
         numbers = engine.flat_map("Numbers", list, items)
         keys = engine.spread("Keys", [(n, "x") for n in range(7)])
         both = engine.union("Both", keys, numbers)
-        grouped = engine.map("List", listed, engine.group("Group", both))
-        found = engine.once("All", dict, grouped).value
+        grouped = engine.group("Group", both)
+        lists = engine.flat_map("List", listed, grouped)
+        found = engine.once("All", dict, lists).value
         assert {key: len(values) for key, values in found.items()} == {
             key: 1 + len(range(key, 5000, 7)) for key in range(7)
         }
-        joined = engine.co_group("Join", keys, numbers)
-        two = engine.once("Two", dict, engine.map("Lists", both_listed, joined))
+        joined = engine.group("Join", keys, numbers)
+        lists = engine.flat_map("Lists", both_listed, joined)
+        two = engine.once("Two", dict, lists)
         for key in range(7):
             first, second = two.value[key]
             assert first == ["x"]
