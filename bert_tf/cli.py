@@ -62,18 +62,36 @@ def run_job(
       page: What --help prints before the flags.
     """
 
-    def prepare() -> Callable[[], Any]:
+    def run() -> None:
         config = read_config(config_type)
         config.check()
-        run = load()
+        job = load()
         # Validates again: once TensorFlow is imported, some values are invalid.
         dataclasses.replace(config)
-        return lambda: run(config)
+        job(config)
 
     define_flags(config_type)
     # --help prints the docstring of the main module.
     sys.modules["__main__"].__doc__ = page
-    _start(prepare, options.required(config_type))
+    _start(run, options.required(config_type))
+
+
+def _start(run: Callable[[], Any], required: Sequence[str]) -> None:
+    """Parses the command line and calls `run`; does not return."""
+    # --help shows only the main module's flags; bert_tf's are defined here.
+    for module, defined in FLAGS.flags_by_module_dict().items():
+        if module.startswith("bert_tf."):
+            for flag in defined:
+                FLAGS.register_key_flag_for_module(sys.argv[0], flag)
+    logger = logging.get_absl_logger()
+    logger.addFilter(_name_flags)
+    try:
+        app.run(
+            lambda argv: _guarded(run),
+            flags_parser=lambda argv: _parse(argv, required),
+        )
+    finally:
+        logger.removeFilter(_name_flags)
 
 
 def define_flags(
@@ -115,26 +133,6 @@ def read_config(
     )
 
 
-def _start(
-    prepare: Callable[[], Callable[[], Any]], required: Sequence[str]
-) -> None:
-    """Parses the command line, then calls what `prepare` returns."""
-    # --help shows only the main module's flags; bert_tf's are defined here.
-    for module, defined in FLAGS.flags_by_module_dict().items():
-        if module.startswith("bert_tf."):
-            for flag in defined:
-                FLAGS.register_key_flag_for_module(sys.argv[0], flag)
-    logger = logging.get_absl_logger()
-    logger.addFilter(_name_flags)
-    try:
-        app.run(
-            lambda argv: _guarded(prepare),
-            flags_parser=lambda argv: _parse(argv, required),
-        )
-    finally:
-        logger.removeFilter(_name_flags)
-
-
 def _parse(argv: Sequence[str], required: Sequence[str]) -> list[str]:
     logging.set_verbosity(logging.INFO)
     try:
@@ -168,10 +166,10 @@ def _end_of_help() -> NoReturn:
     sys.exit(0)
 
 
-def _guarded(prepare: Callable[[], Callable[[], Any]]) -> None:
+def _guarded(run: Callable[[], Any]) -> None:
     try:
         with signals.stopping():
-            prepare()()
+            run()
     except OptionError as error:
         fail(f"{error} (--help lists the flags)", status=2)
     except (InputError, OSError) as error:

@@ -82,7 +82,7 @@ def script(
 
     def start() -> None:
         if job is None:
-            cli._start(lambda: module.main, list(required))
+            cli._start(module.main, list(required))
         _remove_flags(set(flags.FLAGS) - before)
         cli.main(job.run)
 

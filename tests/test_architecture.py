@@ -257,7 +257,7 @@ def texts_with_flags(tree: ast.Module) -> list[str]:
     helps = [
         part
         for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and ast.unparse(node.func) == "option"
+        if isinstance(node, ast.Call) and "option" in ast.unparse(node.func)
         for part in ast.walk(node)
     ]
     of_helps = {node.id for node in helps if isinstance(node, ast.Name)}

@@ -195,7 +195,7 @@ def test_a_signal_is_reported_in_one_line(
         def main():
             with files.atomic_writer({str(tmp_path / "half")!r}):
                 os.kill(os.getpid(), signal.{name})
-        cli._start(lambda: main, ())
+        cli._start(main, ())
     """
     done = call_text(program)
     assert done.returncode == status
@@ -216,7 +216,7 @@ FINALIZER = """
         Kills()
         print("went on")
 
-    cli._start(lambda: main, ())
+    cli._start(main, ())
 """
 
 

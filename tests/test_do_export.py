@@ -30,10 +30,9 @@ from bert_tf.kinds.masked_words import job as fill_mask
 from bert_tf.kinds.vectors import features_job as features
 from bert_tf.modeling import heads
 from bert_tf.modeling.variables import checkpoint_variables
-from bert_tf.serving.export import export as write_export
-from bert_tf.serving.served import Served
-from bert_tf.tasks import datasets
 from tests.serving.small_served import assert_likeliest, random_weights
+
+pytestmark = pytest.mark.usefixtures("eager_fixtures", "eagerly")
 
 # Shorter than the texts of the tests and than the models' maximum.
 LENGTH = 13
@@ -57,16 +56,14 @@ def launch(script, status=0, **given):
 
 
 @contextlib.contextmanager
-def recorded_exports(write=False):
-    """Records exports, and writes them only on request."""
+def recorded_exports():
+    """Records exports, which are not written."""
     found = []
 
     def export(served, export_dir, **more):
         options = {"name": "bert", "metrics": None, "source": None, **more}
         found.append(types.SimpleNamespace(served=served, **options))
         found[-1].export_dir = str(export_dir)
-        if write:
-            return write_export(served, export_dir, **more)
         return os.path.join(export_dir, "1")
 
     with pytest.MonkeyPatch.context() as patch:
@@ -83,14 +80,10 @@ def exported(script, **given):
     return export
 
 
-def ask(model, **texts):
-    """Returns the answers of a `Served`, or of the folder of a version."""
+def ask(served, **texts):
+    """Returns the answers of a `Served`."""
     texts = {name: tf.constant(values) for name, values in texts.items()}
-    if isinstance(model, Served):
-        answer = model.answer(texts)
-    else:
-        loaded = tf.saved_model.load(str(model))
-        answer = loaded.signatures["serving_default"](**texts)
+    answer = served.answer(texts)
     return {name: values.numpy() for name, values in answer.items()}
 
 
@@ -115,39 +108,20 @@ def write_start(folder, make, words=sentence_files.VOCAB, **facts):
     return folder
 
 
-# For each layout of data: the problem type of the model, and flags.
-PROBLEMS = {
-    "tsv": ("single_label_classification", {}),
-    "csv": (
-        "single_label_classification",
-        {"text_a_column": "first", "text_b_column": "3"},
-    ),
-    "regression": ("regression", {"problem": "regression"}),
-    "multi_label": (
-        "multi_label_classification",
-        {"problem": "multi_label"},
-    ),
-    "swag": (None, {"task_name": "swag"}),
-}
-
-
-def classifier_flags(folder, layout="tsv"):
-    problem_type, flags = PROBLEMS[layout]
-    labels = {"regression": None, "multi_label": ("rude", "toxic")}.get(
-        layout, sentence_files.LAYOUTS[layout][0]
-    )
-    make, head = heads.BertMultipleChoice, "choice"
-    if problem_type:
-        num_labels = len(labels or "1")
-        make = functools.partial(heads.BertClassifier, num_labels=num_labels)
-        head = "classifier"
-    facts = {"labels": labels, "head": head, "problem_type": problem_type}
+def classifier_flags(folder):
+    labels, _ = sentence_files.LAYOUTS["tsv"]
+    make = functools.partial(heads.BertClassifier, num_labels=len(labels))
     return {
         "task_name": "custom",
-        "data_dir": sentence_files.write(folder / "data", layout),
-        "init_checkpoint": write_start(folder / "start", make, **facts),
+        "data_dir": sentence_files.write(folder / "data", "tsv"),
+        "init_checkpoint": write_start(
+            folder / "start",
+            make,
+            labels=labels,
+            head="classifier",
+            problem_type="single_label_classification",
+        ),
         **ANSWERS,
-        **flags,
     }
 
 
@@ -257,7 +231,7 @@ def finish(tmp_path_factory):
         folder = tmp_path_factory.mktemp(script)
         given = {**TRAINING, **TRAINED[script](folder)}
         given["output_dir"] = folder / "out"
-        with recorded_exports(write=script == "run_classifier") as found:
+        with recorded_exports() as found:
             launch(script, do_export=True, **given)
         [export] = found
         assert export.export_dir == f"{folder}/out/export"
@@ -290,11 +264,10 @@ def assert_classes(model, folder):
     assert np.ptp(answer["probability"]) > 0.01
 
 
-def test_a_written_classifier_answers_as_the_predictions(finish):
+def test_a_classifier_answers_as_the_predictions(finish):
     given, export = finish("run_classifier")
     folder = given["output_dir"]
-    [version] = (folder / "export").iterdir()
-    assert_classes(version, folder)
+    assert_classes(export.served, folder)
     assert (export.name, export.served.kind) == ("custom", "classifier")
     assert_metrics(export, folder)
     assert export.served.encoding.max_seq_length == LENGTH
@@ -402,39 +375,6 @@ def test_a_model_is_exported_again_without_data(finish, script, needed):
 # Other models ----------------------------------------------------------------
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("layout", [name for name in PROBLEMS if name != "tsv"])
-def test_every_kind_of_problem(tmp_path, layout):
-    """A random model predicts and is exported without training."""
-    given = {**classifier_flags(tmp_path, layout), "do_eval": None}
-    given["output_dir"] = tmp_path / "out"
-    export = exported("run_classifier", jit_compile="false", **given)
-    if layout == "swag":
-        [part] = datasets.find("swag").split("test", str(tmp_path / "data"))
-        asked = [(example.text_a, example.choices) for example in part.read()]
-    else:
-        header, *rows = table(tmp_path / "out" / "predictions.tsv")
-        columns = [n for n, x in enumerate(header) if x.startswith("text")]
-        asked = [[row[column] for column in columns] for row in rows]
-    texts = zip(export.served.inputs, zip(*asked, strict=True), strict=True)
-    answer = ask(export.served, **dict(texts))
-    name = "score" if layout == "regression" else "probabilities"
-    expected = np.array(table(tmp_path / "out" / "test_results.tsv"), float)
-    found = answer[name].reshape(expected.shape)
-    np.testing.assert_allclose(found, expected, atol=1e-4)
-    assert np.ptp(found, axis=0).min() > 0.01
-
-
-@pytest.mark.slow
-def test_a_model_trained_on_two_devices_is_exported_for_one(prepared):
-    given = {**TRAINING, **prepared("run_classifier"), "num_seeds": 2}
-    given |= {"gradient_checkpointing": True}
-    given |= {"distribution_strategy": "mirrored"}
-    export = exported("run_classifier", **given)
-    assert_classes(export.served, given["output_dir"])
-    assert_metrics(export, given["output_dir"])
-
-
 def test_vectors_are_those_of_the_file(prepared):
     given = prepared("extract_features")
     given |= {"pooling": "mean", "output_format": "npz"}
@@ -513,33 +453,16 @@ def test_errors_come_before_training(prepared, capsys, tmp_path, script):
     assert not (tmp_path / "export").exists()
 
 
-# Flags that turn a valid export into one without data.
-ONLY_EXPORT = {"data_dir": None, "do_eval": None, "do_predict": None}
-
-
 @pytest.mark.parametrize(
     ("script", "changes", "message"),
     [
-        ("fill_mask", {"export_dir": None}, "--do_export needs --export_dir"),
         ("fill_mask", {"text": "[MASK]"}, "--do_export and --text exclude"),
-        ("extract_features", {"export_dir": None}, "needs --export_dir"),
         ("extract_features", {"input_file": None}, "--input_file must be"),
         ("extract_features", {"output_file": None}, "--output_file must be"),
         (
             "run_classifier",
             {**TRAINING, "labels": "a\u2028b,c"},
             r"labels.txt: name 0, 'a\u2028b', has several lines",
-        ),
-        ("run_classifier", {"data_dir": None}, "--data_dir is required"),
-        (
-            "run_classifier",
-            {**ONLY_EXPORT, "save_best": "mood"},
-            "--save_best must be one of eval_accuracy, ",
-        ),
-        (
-            "run_pretraining",
-            {"do_export": None, "do_eval": None},
-            "at least one of --do_train, --do_eval, --do_export",
         ),
     ],
 )
@@ -554,7 +477,8 @@ def test_refuses_contradicting_flags(
 
 def test_refuses_missing_facts(prepared, capsys, tmp_path):
     """The labels of a classifier; the casing and checkpoint of pre-training."""
-    given = {**prepared("run_classifier"), **ONLY_EXPORT}
+    given = prepared("run_classifier")
+    given |= {"data_dir": None, "do_eval": None, "do_predict": None}
     facts = given["init_checkpoint"] / "bert_tf.json"
     facts.write_text('{"do_lower_case": true}')
     message = "--labels, or --data_dir with a training file"

@@ -31,9 +31,7 @@ SLOTS = ("/adam_m", "/adam_v")
 @pytest.fixture(scope="module")
 def start(tmp_path_factory):
     folder = tmp_path_factory.mktemp("start") / "model"
-    return fine_tuning_runs.write_release(
-        folder, ("0", "1"), num_hidden_layers=2
-    )
+    return fine_tuning_runs.write_release(folder, ("0", "1"))
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +45,8 @@ def run(start, tmp_path_factory):
         lora_rank=3,
         do_eval=True,
         do_predict=True,
-        save_checkpoints_steps=3,
+        save_checkpoints_steps=2,
+        num_train_epochs=1,
         # Wrong merging or missing adapters would hardly show otherwise.
         learning_rate=0.1,
     )
@@ -72,8 +71,7 @@ def test_the_release_is_a_plain_model(start, done):
     assert before.keys() == after.keys()
     changed = {n for n in after if not np.array_equal(before[n], after[n])}
     kernels = {
-        f"bert/encoder/layer_{n}/attention/self/{name}/kernel"
-        for n in (0, 1)
+        f"bert/encoder/layer_0/attention/self/{name}/kernel"
         for name in ("query", "value")
     }
     assert changed == kernels | {"output_weights", "output_bias"}
@@ -88,10 +86,10 @@ def test_the_release_is_a_plain_model(start, done):
 
 
 def test_checkpoints_have_the_moments_of_trained_weights_only(done):
-    names = read(done / "model.ckpt-6")
+    names = read(done / "model.ckpt-3")
     trained = {n.rpartition("/")[0] for n in names if n.endswith(SLOTS)}
-    assert len(trained) == 8 + 2
-    assert sum("/lora_kernel_" in name for name in trained) == 8
+    assert len(trained) == 4 + 2
+    assert sum("/lora_kernel_" in name for name in trained) == 4
 
 
 def test_the_adapters_load_on_the_initial_checkpoint(start, done):
@@ -125,7 +123,7 @@ def test_predictions_without_the_flag(source, done, copy, run, tmp_path):
             "vocab_file": done / "release" / "vocab.txt",
             "bert_config_file": done / "release" / "bert_config.json",
         }
-        options["init_checkpoint"] = done / "model.ckpt-6"
+        options["init_checkpoint"] = done / "model.ckpt-3"
     else:
         (copy / "eval_results.txt").unlink()
     run(folder, **options)
@@ -133,24 +131,18 @@ def test_predictions_without_the_flag(source, done, copy, run, tmp_path):
 
 
 def test_a_run_resumes_bit_for_bit(done, copy, run):
-    (copy / "model.ckpt-6.index").unlink()
+    (copy / "model.ckpt-3.index").unlink()
     shutil.rmtree(copy / "release")
     run(copy)
-    for name in ("model.ckpt-6", "release/bert_model.ckpt"):
+    for name in ("model.ckpt-3", "release/bert_model.ckpt"):
         assert_same(read(copy / name), read(done / name))
 
 
-def test_options_that_do_not_fit(copy, run, tmp_path, capsys):
-    """They would find other variables in the checkpoints, or do nothing."""
+def test_another_rank_is_another_run(copy, run, capsys):
+    """It would find other variables in the checkpoints."""
     for rank, name in ((None, "None"), (2, "2")):
         error = error_of(capsys, run, copy, lora_rank=rank)
         assert f"holds a run with lora_rank=3, not {name}" in error
-    error = error_of(capsys, run, tmp_path / "new", num_frozen_layers=1)
-    assert "--num_frozen_layers has no effect with --lora_rank" in error
-    model = fine_tuning_runs.write_model(tmp_path)
-    flags = {**model, "init_checkpoint": None}
-    error = error_of(capsys, run, tmp_path / "new", **flags)
-    assert "adapters of a pre-trained encoder. Pass one as --init" in error
 
 
 @pytest.mark.slow

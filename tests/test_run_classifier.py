@@ -48,7 +48,7 @@ from bert_tf.kinds.classification.job import ClassifierConfig
 from bert_tf.modeling.heads import BertClassifier
 from bert_tf.modeling.variables import checkpoint_variables
 
-pytestmark = pytest.mark.usefixtures("eagerly")
+pytestmark = pytest.mark.usefixtures("eager_fixtures", "eagerly")
 
 WITHOUT_FILES = {"bert_config_file": None, "vocab_file": None}
 
@@ -189,7 +189,6 @@ def test_rerunning_a_finished_run_trains_nothing(copy, run, caplog):
     assert changed <= {"eval_results.json"}  # Its training time is 0.
 
 
-@pytest.mark.graph
 def test_an_interrupted_run_resumes_bit_for_bit(done, copy, run):
     """From the checkpoint in the middle."""
     (copy / "model.ckpt-6.index").unlink()
@@ -212,19 +211,11 @@ def test_the_output_folder_is_enough_to_predict(done, copy, run):
     assert (copy / "fine_tuning.json").read_bytes() == record
 
 
-def test_a_release_in_the_output_folder_is_the_model(done, run, tmp_path):
-    """Its weights are used too, if the run's checkpoints were removed."""
-    shutil.copytree(done / "release", tmp_path / "release")
-    run(tmp_path, **ANSWERS)
-    assert_same_answers(tmp_path, done)
-
-
 def test_predictions_are_equal_on_any_devices(done, run, tmp_path, two_devices):
-    """The release predicts in a new folder."""
-    given = {"init_checkpoint": done / "release", **WITHOUT_FILES}
-    run(tmp_path, **ANSWERS, **given, **two_devices)
+    """A release in the output folder is the model, also without checkpoints."""
+    shutil.copytree(done / "release", tmp_path / "release")
+    run(tmp_path, **ANSWERS, **two_devices)
     assert_same_answers(tmp_path, done)
-    assert not (tmp_path / "release").exists()
 
 
 @pytest.mark.slow

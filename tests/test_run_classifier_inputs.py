@@ -45,21 +45,14 @@ def says(run, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"status": 2, "task_name": None}, "--task_name must be passed"),
-        ({"status": 2, "max_seq_lenght": 9}, "Did you mean: max_seq_length"),
-        ({"do_train": None}, "at least one of --do_train, --do_eval"),
-        ({"task_name": "rtee"}, "'rtee'. Did you mean 'rte'?"),
         ({"bert_config_file": None}, "Pass --bert_config_file, or an --init_"),
-        ({"init_checkpoint": "/none/x.ckpt"}, "/none/x.ckpt"),
         ({"max_seq_length": 30}, "--max_seq_length must be at most 29"),
-        ({"data_dir": ""}, "--data_dir is required"),
         ({"train_batch_size": 25}, "is larger than 12 examples times"),
         ({"learning_rate": -1}, "--learning_rate must be above 0"),
         ({"save_best": "mcc"}, "eval_accuracy, eval_loss or loss; got 'mcc'"),
         ({"class_weights": "1,2,3"}, "--class_weights must be 2 numbers, one"),
         ({"class_weights": "1,x"}, "a number for each label, or balanced for"),
         ({"num_frozen_layers": 2}, "--num_frozen_layers must be at most 1"),
-        ({"distribution_strategy": "tpu"}, "--tpu_name=local"),
     ],
 )
 def test_invalid_flags_are_errors(says, changes, expected):
@@ -93,19 +86,11 @@ def spoilt(run, tmp_path):
     return spoil
 
 
-@pytest.mark.parametrize(
-    ("name", "line", "expected"),
-    [
-        ("train.tsv", "cut", "columns, as in {}:2, found 1."),
-        ("test.tsv", "cut", "found 1."),
-    ],
-)
-def test_wrong_rows(says, spoilt, tmp_path, name, line, expected):
+def test_wrong_rows(says, spoilt, tmp_path):
     """Even those of the test set, which is read last."""
-    error = says(**spoilt(name, 4, line))
-    path = tmp_path / "data" / name
-    assert expected.format(path) in error
-    assert f"{path}:4" in error
+    error = says(**spoilt("test.tsv", 4, "cut"))
+    assert f"{tmp_path / 'data' / 'test.tsv'}:4" in error
+    assert "found 1." in error
 
 
 def test_regression_has_no_classes(says, tmp_path):
@@ -178,7 +163,7 @@ def test_a_run_is_replaced_if_the_new_one_is_valid(
     overwrite(train_batch_size=1000)
     overwrite(**spoilt("train.tsv", 4, "x"))
     error = overwrite(init_checkpoint=done / "release")
-    assert "which this run reads" in error
+    assert "would move its input" in error
     assert "without --do_train" in overwrite(**ANSWERS)
     folder = shutil.copytree(done, tmp_path / "copy")
     (folder / "notes.txt").write_text("mine")

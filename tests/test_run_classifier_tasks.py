@@ -116,18 +116,12 @@ def test_mnli_has_two_development_and_test_sets(finish):
 
 
 def test_a_model_of_mnli_predicts_ax(finish, tmp_path):
-    """In its own folder, where the labels are known, and in a new one."""
-    mnli = finish("mnli")
-    shutil.copytree(mnli / "out", tmp_path / "out")
+    """In its own folder, where the labels are known."""
+    mnli, folder = finish("mnli"), tmp_path / "out"
+    shutil.copytree(mnli / "out", folder)
     flags = {**ANSWERS, "do_eval": None, "task_name": "ax"}
-    flags["data_dir"] = mnli / "data"
-    run(tmp_path / "out", **flags)
-    run(tmp_path / "new", **flags, init_checkpoint=mnli / "out" / "release")
-    answers, others = (
-        table(tmp_path / name / "glue_submission" / "AX.tsv")
-        for name in ("out", "new")
-    )
-    assert answers == others
+    run(folder, **flags, data_dir=mnli / "data")
+    answers = table(folder / "glue_submission" / "AX.tsv")
     header, *rows = answers
     assert header == ["index", "prediction"]
     assert [index for index, _ in rows] == [str(n) for n in range(7)]
@@ -161,7 +155,6 @@ def reverse_labels(folder):
     checkpoints.write(str(folder / "bert_model.ckpt"), tensors)
 
 
-@pytest.mark.slow
 @pytest.mark.slow
 @pytest.mark.parametrize("task", ["cola", "sts-b", "swag", "multi_label"])
 def test_training_examples_are_learned(tmp_path, task):

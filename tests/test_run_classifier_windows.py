@@ -25,7 +25,7 @@ from bert_tf.modeling.heads import BertClassifier
 from bert_tf.modeling.variables import checkpoint_variables
 from tests.serving.small_served import random_weights
 
-pytestmark = pytest.mark.usefixtures("eagerly")
+pytestmark = pytest.mark.usefixtures("eager_fixtures", "eagerly")
 
 COUNTS = {"train": 11, "dev": 9, "test": 7}
 LENGTH, STRIDE = 11, 4
@@ -79,6 +79,7 @@ def given(tmp_path_factory):
         "window_pooling": "max",
         "save_checkpoints_steps": 5,
         "num_train_epochs": 1,
+        "train_batch_size": 16,
     }
     return texts, labels, flags
 
@@ -153,6 +154,7 @@ def test_devices_do_not_matter(given, done, tmp_path, two_devices):
 def test_short_texts_are_trained_bit_for_bit_as_without(given, tmp_path):
     write_data(tmp_path / "short", LENGTH - 2)
     flags = {**given[2], "data_dir": tmp_path / "short", "do_eval": True}
+    flags["train_batch_size"] = 4
     for name, change in (
         ("windows", {}),
         ("cut", {"doc_stride": None, "window_pooling": None}),

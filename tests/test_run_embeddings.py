@@ -2,7 +2,6 @@
 
 import functools
 import json
-import shutil
 
 import fine_tuning_runs
 import numpy as np
@@ -14,15 +13,16 @@ from fine_tuning_runs import ANSWERS, assert_same, error_of, results, weights
 import bert_tf
 from bert_tf.jobs import trainings
 
-pytestmark = pytest.mark.usefixtures("eagerly")
+pytestmark = pytest.mark.usefixtures("eager_fixtures", "eagerly")
 
 COUNTS = {"train": 24, "dev": 13, "test": 5}
 FLAGS = {
     "task_name": "custom",
     "label_column": "score",
     "max_score": 4,
-    "num_train_epochs": 10,
+    "num_train_epochs": 4,
     "train_batch_size": 8,
+    "learning_rate": 0.03,
     "pooling": "max",
 }
 # Pairs that belong together.
@@ -117,18 +117,6 @@ def test_the_release_is_a_text_embedder(done, served, data_dir):
     np.testing.assert_allclose(found, model.predict(texts), atol=1e-5)
 
 
-def test_a_model_keeps_its_pooling(done, run, tmp_path):
-    """Without --pooling, in its folder and from its release."""
-    given = {**ANSWERS, "pooling": None}
-    copy = shutil.copytree(done, tmp_path / "copy")
-    run(copy, **given)
-    release = {"init_checkpoint": done / "release"}
-    release |= {"bert_config_file": None, "vocab_file": None}
-    run(tmp_path / "other", **given, **release)
-    for folder in (copy, tmp_path / "other"):
-        fine_tuning_runs.assert_same_answers(folder, done)
-
-
 @pytest.mark.parametrize(
     "recorded", [{}, {"pooling": "max", "normalize": False}]
 )
@@ -190,7 +178,7 @@ def test_unsupported_modules_are_an_error(run, tmp_path, capsys):
 
 def test_pairs_without_scores(run, data_dir, tmp_path):
     unscored = {**UNSCORED, "num_train_epochs": 1}
-    run(tmp_path, do_eval=True, **unscored, save_best="mrr")
+    run(tmp_path, do_eval=True, **unscored)
     dev = rows(data_dir / "dev.tsv")
     model = bert_tf.TextEmbedder.from_pretrained(tmp_path / "release")
     others = {row["text_b"] for row in dev}
@@ -242,11 +230,3 @@ def test_invalid_flags_and_scores_are_errors(
     run, tmp_path, capsys, flags, message
 ):
     assert message in error_of(capsys, run, tmp_path / "out", **flags)
-
-
-def test_options_of_custom_files_are_ignored_with_a_warning(
-    run, tmp_path, capsys, caplog
-):
-    flags = {"task_name": "sts-b", "data_dir": tmp_path, "max_score": 3}
-    error_of(capsys, run, tmp_path / "out", **flags)
-    assert "Ignoring --label_column and --max_score, for" in caplog.text

@@ -48,7 +48,7 @@ def run(tmp_path_factory):
 def done(run, tmp_path_factory):
     """The folder of a run that does everything."""
     folder = tmp_path_factory.mktemp("done")
-    run(folder, do_eval=True, do_predict=True)
+    run(folder, do_eval=True, do_predict=True, num_train_epochs=1)
     return folder
 
 
@@ -71,7 +71,7 @@ def test_the_files_and_scores_of_a_run(done):
     encoding = SpanEncoding(tuple(squad_files.VOCAB), True, None, LENGTH, 7, 5)
     windows = make_windows(TRAIN, encoding, True).counts.sum()
     assert windows > len(TRAIN)
-    steps, metrics = int(windows / 4 * 2), results(done)
+    steps, metrics = int(windows / 4), results(done)
     assert names_in(done) == {
         *("checkpoint", "eval_results.json", "eval_results.txt"),
         *("events.out.tfevents", "fine_tuning.json", "train.tf_record"),
@@ -180,15 +180,12 @@ def test_a_model_of_squad_2_0_answers_squad_1_1(done, run, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"do_train": None}, "at least one of --do_train, --do_eval"),
         ({"train_file": None}, "--train_file is required"),
         ({"save_best": "f1", "predict_file": None}, "--predict_file is requ"),
-        ({"train_file": "none.json"}, "none.json"),
         (
             {"do_eval": True, "version_2_with_negative": False},
             "has no answer, so it cannot be scored",
         ),
-        ({"scorer": "korquad"}, "=korquad and --version_2_with_negative excl"),
         ({"max_query_length": 26}, "max_query_length"),
         ({"save_best": "accuracy"}, "must be one of eval_f1 or eval_exact"),
     ],
@@ -197,8 +194,3 @@ def test_invalid_flags_and_files_are_errors(
     run, tmp_path, capsys, changes, message
 ):
     assert message in error_of(capsys, run, tmp_path / "out", **changes)
-
-
-def test_a_folder_of_other_data_is_not_overwritten(done, run, capsys):
-    error = error_of(capsys, run, done, version_2_with_negative=False)
-    assert "training_set" in error

@@ -69,11 +69,7 @@ def path_text(path: Any, name: str = "The path") -> str:
 
 def is_utf8(path: str) -> bool:
     """Returns whether TensorFlow can open a file of this name."""
-    try:
-        path.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return path.encode(errors="ignore").decode() == path
 
 
 def _tensorflow() -> Any:

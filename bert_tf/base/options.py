@@ -109,6 +109,14 @@ def option(
     )
 
 
+def local_option(help: str, **declaration: Any) -> Any:
+    """Declares an option without default that each worker may set, as a path.
+
+    See `Option.per_worker`.
+    """
+    return option(help, default=None, per_worker=True, **declaration)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
     """The base class of all configurations, which checks each value.

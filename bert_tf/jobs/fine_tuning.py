@@ -280,7 +280,8 @@ def _load(
     encoding, loaded = task.encoding, []
     for split in splits:
         if split.name in steps.records:
-            path = record_file(folder, split.name, split.suffix)
+            name = f"{_RECORDS[split.name]}{split.suffix}.tf_record"
+            path = os.path.join(folder, name)
             encoding.write(
                 path,
                 split.examples,
@@ -293,11 +294,6 @@ def _load(
             )
         loaded.append(split)
     return loaded
-
-
-def record_file(folder: str, split: str, suffix: str = "") -> str:
-    """Returns the path of the records of "train", "dev" or "test"."""
-    return os.path.join(folder, f"{_RECORDS[split]}{suffix}.tf_record")
 
 
 def _run(
@@ -325,7 +321,8 @@ def _run(
             def predict(
                 features: Features, size: int | None = size
             ) -> dict[str, np.ndarray]:
-                return estimator.predict(tuning.evaluation_data(features), size)
+                data = trainings.evaluation_data(features, tuning.padding)
+                return estimator.predict(data, size)
 
             scores = steps.evaluate(
                 split, predict, config.output_dir if writes else None
@@ -357,11 +354,10 @@ def write_metrics(
     path = os.path.join(output_dir, "eval_results")
     checksum = estimator.weights_checksum()
     seconds = estimator.train_seconds
-    if math.isnan(seconds) and files.exists(f"{path}.json"):
+    if math.isnan(seconds):
         # A finished run is evaluated again.
-        before = files.read_json(f"{path}.json")
-        if before.get("weights_sha256") == checksum:
-            seconds = before.get("train_seconds") or math.nan
+        before = _results_of(output_dir, checksum)
+        seconds = before.get("train_seconds") or math.nan
     write_results(f"{path}.txt", metrics)
     write_json(
         f"{path}.json",
@@ -378,26 +374,23 @@ def export_trained(
 ) -> str | None:
     """Exports the selected model, with its scores and its source."""
     recorded = output_folder.recorded_facts(config.output_dir)
+    scores = _results_of(config.output_dir, estimator.weights_checksum())
+    scores.pop("train_seconds", None)  # It is not a score.
     return export_kept(
         estimator,
         serve,
         settings.export_dir(config),
         name=name,
-        metrics=_scores_of(config.output_dir, estimator),
+        metrics=scores or None,
         source=recorded.get("init_checkpoint") or config.init_checkpoint,
     )
 
 
-def _scores_of(
-    output_dir: str, estimator: Estimator
-) -> dict[str, float | None] | None:
-    """Returns the scores of `eval_results.json` if they belong to the model.
+def _results_of(output_dir: str, checksum: str) -> dict[str, Any]:
+    """Returns `eval_results.json`; {} if it belongs to other weights.
 
-    The file may come from an earlier training with other weights.
+    The file may come from an earlier training.
     """
     path = os.path.join(output_dir, "eval_results.json")
-    scores = files.read_json(path) if files.exists(path) else {}
-    if scores.pop("weights_sha256", None) != estimator.weights_checksum():
-        return None
-    del scores["train_seconds"]  # It is not a score.
-    return scores
+    results = files.read_json(path) if files.exists(path) else {}
+    return results if results.pop("weights_sha256", "") == checksum else {}

@@ -9,7 +9,6 @@ import fcntl
 import itertools
 import json
 import os
-import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatch
 from typing import Any
@@ -77,37 +76,39 @@ def claimed(
 def _claim(
     config: FineTuningOptions,
     facts: Mapping[str, Any],
-    inputs: list[str],
+    inputs: Iterable[str | None],
     development_set: str | None,
     stack: contextlib.ExitStack,
 ) -> None:
     from bert_tf.serving.export import require_export_dir
 
     folder, checkpoint = config.output_dir, config.init_checkpoint
-    inputs += filter(None, (config.bert_config_file, config.vocab_file))
-    facts = dict(facts)
+    run = {"facts": {**facts}, "settings": {}}
     if config.do_train:
         # With another rank, the checkpoints have other variables.
-        facts["lora_rank"] = config.lora_rank
+        run["facts"]["lora_rank"] = config.lora_rank
         if config.lora_rank:
-            facts["lora_alpha"] = config.lora_alpha or config.lora_rank
+            run["facts"]["lora_alpha"] = config.lora_alpha or config.lora_rank
+        run["settings"] = _settings(config, development_set)
         # Evaluating or predicting while another process trains is fine.
         stack.enter_context(locked(folder))
-    _require_folder(folder)
-    here = _real(folder)
-    chosen = _settings(config, development_set) if config.do_train else {}
-    record = read_record(folder)
+    require_folder(folder)
+    here, record = _real(folder), read_record(folder)
     has_files = files.exists(folder) and bool(files.listdir(folder))
     replaces = config.overwrite_output_dir and has_files
+    if replaces and not record:
+        raise InputError(
+            "`overwrite_output_dir` replaces earlier runs only, and "
+            f"{folder} has files but no {FACTS}. Remove the folder yourself, "
+            "or choose another one."
+        )
+    models = checkpoint, getattr(config, "teacher", None)
+    inputs = *inputs, config.bert_config_file, config.vocab_file, *models
+    _require_inputs_kept(here, filter(None, inputs), replaces)
     is_old = is_trained(folder) and bool(record) and not replaces
-    if replaces:
-        models = checkpoint, getattr(config, "teacher", None)
-        _require_replaceable(folder, [*inputs, *filter(None, models)])
-    else:
-        _require_no_outputs(here, inputs)
-    run = {"facts": facts, "settings": chosen}
     if is_old:
-        _require_same(folder, record, run)
+        advice = ", or pass `overwrite_output_dir` to replace that run"
+        require_same(folder, run, advice)
     elif (
         not record
         and config.do_train
@@ -130,13 +131,22 @@ def _claim(
         write_record(folder, run)
 
 
-def _require_no_outputs(folder: str, inputs: Iterable[str]) -> None:
+def _require_inputs_kept(
+    folder: str, inputs: Iterable[str], replaces: bool
+) -> None:
+    """Checks that a run does not move or overwrite a file that it reads."""
     for path in inputs:
         parent, name = os.path.split(_real(path))
-        if parent == folder and any(fnmatch(name, p) for p in _OUTPUTS):
+        if replaces:
+            is_lost = f"{_real(path)}/".startswith(f"{folder}/")
+        else:
+            is_lost = parent == folder and any(
+                fnmatch(name, pattern) for pattern in _OUTPUTS
+            )
+        if is_lost:
             raise InputError(
-                f"The run would overwrite its input {path}. Choose another "
-                "`output_dir`."
+                f"The run would {'move' if replaces else 'overwrite'} its "
+                f"input {path}. Choose another `output_dir`."
             )
 
 
@@ -165,24 +175,30 @@ def _settings(
     return chosen
 
 
-def _require_same(
-    folder: str, record: Mapping[str, Any], run: Mapping[str, Any]
+def require_same(
+    folder: str, run: Mapping[str, Any], advice: str = "", name: str = FACTS
 ) -> None:
-    """Compares a run with the run that the folder holds.
+    """Compares a run with the run that the folder holds, if any.
+
+    Args:
+      folder: The output folder.
+      run: The facts and settings that `write_record` would write.
+      advice: What else the user can do; follows "Choose another folder".
+      name: The name of the record.
 
     Raises:
       InputError: They train something else, or in another way.
     """
-    before = _flat(record)
+    before = _flat(read_record(folder, name) if is_trained(folder) else {})
     changed = [
-        f"{name}={shortened(before[name])}, not {shortened(value)}"
-        for name, value in _flat(run).items()
-        if before.get(name, value) != value
+        f"{key}={shortened(before[key])}, not {shortened(value)}"
+        for key, value in _flat(run).items()
+        if before.get(key, value) != value
     ]
     if changed:
         raise InputError(
             f"{folder} holds a run with {'; '.join(changed)}. Choose another "
-            "`output_dir`, or pass `overwrite_output_dir` to replace that run."
+            f"`output_dir`{advice}."
         )
 
 
@@ -195,22 +211,6 @@ def _flat(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 # Replacing a run.
-
-
-def _require_replaceable(folder: str, inputs: Iterable[str]) -> None:
-    """Checks that a folder holds a run, and no file that the new run reads."""
-    if not read_record(folder):
-        raise InputError(
-            "`overwrite_output_dir` replaces earlier runs only, and "
-            f"{folder} has files but no {FACTS}. Remove the folder yourself, "
-            "or choose another one."
-        )
-    for path in inputs:
-        if f"{_real(path)}/".startswith(f"{_real(folder)}/"):
-            raise InputError(
-                f"`overwrite_output_dir` would move {path}, which this run "
-                "reads. Choose another `output_dir`."
-            )
 
 
 def _move_away(folder: str) -> None:
@@ -275,13 +275,13 @@ def is_trained(folder: str) -> bool:
     )
 
 
-def recorded_facts(folder: str, name: str = FACTS) -> dict[str, Any]:
-    """Returns the facts and settings in the record `name` of a folder.
+def recorded_facts(folder: str) -> dict[str, Any]:
+    """Returns the facts and settings that a folder records.
 
     Returns:
       {} if the folder has no model.
     """
-    record = read_record(folder, name) if is_trained(folder) else {}
+    record = read_record(folder) if is_trained(folder) else {}
     return {**record.get("facts", {}), **record.get("settings", {})}
 
 
@@ -329,7 +329,7 @@ def write_record(
     files.write_text(os.path.join(folder, name), text + "\n")
 
 
-def _require_folder(path: str) -> None:
+def require_folder(path: str) -> None:
     if files.exists(path) and not files.is_directory(path):
         raise InputError(
             f"`output_dir={path}` is a file. Pass a folder, or a new path."
@@ -343,7 +343,9 @@ def _require_folder(path: str) -> None:
 def locked(folder: str) -> Iterator[None]:
     """Keeps other trainings on this machine out of a local output folder.
 
-    A missing folder is created, and removed if nothing was written to it.
+    A missing folder is created, and removed if nothing was written to it. The
+    kernel releases the lock when the process ends, even by SIGKILL. On file
+    systems without locks, nothing is locked.
 
     Raises:
       InputError: Another process trains there, or the folder cannot be created.
@@ -355,45 +357,19 @@ def locked(folder: str) -> Iterator[None]:
     if is_new:
         with files.input_errors("create folder", folder):
             files.makedirs(folder)
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        with locked_file(folder):
-            yield
-    finally:
-        if is_new and not files.listdir(folder):
-            files.remove_tree(folder)
-
-
-@contextlib.contextmanager
-def locked_file(path: str) -> Iterator[None]:
-    """Locks an existing local file or folder for one process.
-
-    The kernel releases the lock when the process ends, even by SIGKILL, so no
-    lock is left behind. On file systems without locks, nothing is locked.
-
-    Raises:
-      InputError: Another process has locked `path`.
-    """
-    with contextlib.ExitStack() as stack:
         try:
-            descriptor = os.open(path, os.O_RDONLY)
-            stack.callback(os.close, descriptor)
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise InputError(
-                f"Another process is writing to {path}. Wait until it ends, or "
-                "pass another `output_dir`."
+                f"Another process is writing to {folder}. Wait until it ends, "
+                "or pass another `output_dir`."
             ) from error
         except OSError:
             pass  # The file system has no locks.
         yield
-
-
-def require_writable(folder: str) -> None:
-    """Raises InputError if the path exists but is not a writable folder."""
-    _require_folder(folder)
-    if files.exists(folder):
-        # The name is random because other workers may try this at once.
-        probe = os.path.join(folder, f".writable-{secrets.token_hex(4)}")
-        with files.atomic_writer(probe):
-            pass
-        files.remove(probe)
+    finally:
+        os.close(descriptor)
+        if is_new and not files.listdir(folder):
+            files.remove_tree(folder)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from absl import logging
 
 from bert_tf.base import files
-from bert_tf.base.options import Options, option
+from bert_tf.base.options import Options, local_option, option
 from bert_tf.checkpoints.checkpoint import require_checkpoint
 from bert_tf.errors import InputError, listed, wrong_value
 from bert_tf.training.settings import STRATEGIES, TrainingConfig
@@ -38,14 +38,18 @@ _INIT_CHECKPOINT = (
     "folder, hf://OWNER/NAME, a .keras file, or the name of one of Google's "
     "models, such as uncased_L-12_H-768_A-12, which is downloaded once."
 )
-_DATA_FILE = (
-    "{}; run_classifier.py and run_embeddings.py read it for "
-    "--task_name=custom only. Default: the file of the usual name in "
-    "--data_dir."
-)
-
 # What options of custom files need.
 _CUSTOM = "task_name=custom"
+
+
+def _data_file(name: str) -> Any:
+    return local_option(
+        f"{name}; run_classifier.py and run_embeddings.py read it for "
+        "--task_name=custom only. Default: the file of the usual name in "
+        "--data_dir.",
+        needs=_CUSTOM,
+    )
+
 
 # The split of the data set that each step of a fine-tuning job needs.
 _SPLITS = {"do_train": "train", "do_eval": "dev", "do_predict": "test"}
@@ -65,20 +69,12 @@ class DeviceOptions(Options):
     use_tpu: bool = option(
         "Whether to use a Cloud TPU.", default=False, per_worker=True
     )
-    tpu_name: str | None = option(
-        'Name or grpc:// address of the TPU; "local" on a TPU VM.',
-        default=None,
-        per_worker=True,
+    tpu_name: str | None = local_option(
+        'Name or grpc:// address of the TPU; "local" on a TPU VM.'
     )
-    tpu_zone: str | None = option(
-        "GCE zone of the TPU.", default=None, per_worker=True
-    )
-    gcp_project: str | None = option(
-        "Google Cloud project of the TPU.", default=None, per_worker=True
-    )
-    master: str | None = option(
-        "Address of the TPU's master.", default=None, per_worker=True
-    )
+    tpu_zone: str | None = local_option("GCE zone of the TPU.")
+    gcp_project: str | None = local_option("Google Cloud project of the TPU.")
+    master: str | None = local_option("Address of the TPU's master.")
     num_tpu_cores: int = option(
         "Ignored, for old command lines: the TPU reports its number of cores.",
         default=8,
@@ -133,10 +129,8 @@ class ExportOptions(Options):
 class ExportDirOptions(ExportOptions):
     """Where a job without --output_dir exports to."""
 
-    export_dir: str | None = option(
-        "Folder of the SavedModels, one subfolder per version.",
-        default=None,
-        per_worker=True,
+    export_dir: str | None = local_option(
+        "Folder of the SavedModels, one subfolder per version."
     )
 
     def require_export_dir(self) -> None:
@@ -196,22 +190,15 @@ class TrainingOptions(Options):
 class ModelOptions(Options):
     """The files of a model, with the names of the original's flags."""
 
-    init_checkpoint: str | None = option(
-        _INIT_CHECKPOINT,
-        default=None,
-        per_worker=True,
-        decides="model",
+    init_checkpoint: str | None = local_option(
+        _INIT_CHECKPOINT, decides="model"
     )
-    bert_config_file: str | None = option(
+    bert_config_file: str | None = local_option(
         "JSON file with the model's configuration, Google's or Hugging Face's. "
-        "Default: the configuration of --init_checkpoint.",
-        default=None,
-        per_worker=True,
+        "Default: the configuration of --init_checkpoint."
     )
-    vocab_file: str | None = option(
-        "Vocabulary file. Default: the vocabulary of --init_checkpoint.",
-        default=None,
-        per_worker=True,
+    vocab_file: str | None = local_option(
+        "Vocabulary file. Default: the vocabulary of --init_checkpoint."
     )
 
     def require_model(self, checkpoint: str | None) -> None:
@@ -248,27 +235,10 @@ class PretrainedOptions(StartOptions):
 class DataOptions(Options):
     """The files of a task that has a training, a development and a test set."""
 
-    data_dir: str | None = option(
-        "Folder with the files of the task.", default=None, per_worker=True
-    )
-    train_file: str | None = option(
-        _DATA_FILE.format("Training file"),
-        default=None,
-        per_worker=True,
-        needs=_CUSTOM,
-    )
-    dev_file: str | None = option(
-        _DATA_FILE.format("Development file"),
-        default=None,
-        per_worker=True,
-        needs=_CUSTOM,
-    )
-    test_file: str | None = option(
-        _DATA_FILE.format("Test file"),
-        default=None,
-        per_worker=True,
-        needs=_CUSTOM,
-    )
+    data_dir: str | None = local_option("Folder with the files of the task.")
+    train_file: str | None = _data_file("Training file")
+    dev_file: str | None = _data_file("Development file")
+    test_file: str | None = _data_file("Test file")
 
     def warn_ignored(self) -> None:
         """Warns of options for custom files that another task ignores."""
@@ -472,13 +442,11 @@ class FineTuningOptions(
 class DistillationOptions(FineTuningOptions):
     """Options of fine-tuning jobs whose models can learn from a teacher."""
 
-    teacher: str | None = option(
+    teacher: str | None = local_option(
         "Fine-tuned model whose outputs the model also learns from: release/ "
         "of an earlier run, or another checkpoint that --init_checkpoint "
         "accepts, with the same task, labels, vocabulary and casing. Default: "
-        "none.",
-        default=None,
-        per_worker=True,
+        "none."
     )
     distillation_weight: float = option(
         "Weight of the --teacher's loss; the labels' loss has 1 - this weight.",
@@ -517,25 +485,6 @@ def require_files(*paths: str | None) -> None:
                 os.stat(path)
 
 
-def incomplete_model(
-    what: str, config: ModelOptions, checkpoint: str | None = None
-) -> InputError:
-    """Returns the error for a model without "configuration" or "vocabulary".
-
-    `checkpoint` is the path of the checkpoint that lacks it, if any.
-    """
-    options = "`vocab_file`"
-    if what == "configuration":
-        has_size = hasattr(config, "model_size")
-        options = "`bert_config_file`"
-        options += ", `model_size`" if has_size else ""
-    if checkpoint is not None:
-        return InputError(f"{checkpoint} contains no {what}. Pass {options}.")
-    return InputError(
-        f"Pass {options}, or an `init_checkpoint` that contains a {what}."
-    )
-
-
 @contextlib.contextmanager
 def precision_restored() -> Iterator[None]:
     """Restores Keras's dtype policy, which `connect` changes, after a job."""
@@ -572,7 +521,6 @@ def distribution_config(config: DeviceOptions) -> "DistributionConfig":
     """Returns the devices that the options name."""
     from bert_tf.training.distribution import DistributionConfig
 
-    config.require_devices()
     # Scripts often pass --tpu_name and --use_tpu from variables. As in the
     # original, a name without --use_tpu selects no TPU.
     strategy = config.distribution_strategy
@@ -665,25 +613,19 @@ def model_options(
     config: FineTuningOptions, bert_config: "BertConfig"
 ) -> dict[str, Any]:
     """Returns the options of a `FineTuningTask` that all jobs share."""
+    frozen: list[str] = []
+    number, most = config.num_frozen_layers, bert_config.num_hidden_layers
+    if number is not None:
+        if number > most:
+            raise wrong_value(
+                "`num_frozen_layers`",
+                f"at most {most}, the number of layers",
+                number,
+            )
+        frozen = ["embeddings", *(f"layer_{layer}" for layer in range(number))]
     return {
-        "frozen_layers": frozen_layers(config, bert_config),
+        "frozen_layers": frozen,
         "gradient_checkpointing": config.gradient_checkpointing,
         "lora_rank": config.lora_rank,
         "lora_alpha": config.lora_alpha,
     }
-
-
-def frozen_layers(
-    config: FineTuningOptions, bert_config: "BertConfig"
-) -> list[str]:
-    """Returns the names of the layers that --num_frozen_layers freezes."""
-    number = config.num_frozen_layers
-    if number is None:
-        return []
-    if number > bert_config.num_hidden_layers:
-        raise wrong_value(
-            "`num_frozen_layers`",
-            f"at most {bert_config.num_hidden_layers}, the number of layers",
-            number,
-        )
-    return ["embeddings", *(f"layer_{layer}" for layer in range(number))]

@@ -31,7 +31,6 @@ from bert_tf.jobs.settings import (
     FineTuningOptions,
     ModelOptions,
     StartOptions,
-    incomplete_model,
 )
 from bert_tf.tasks.encoding import TextEncoding
 from bert_tf.tokenization.vocabulary_file import load_vocab, require_fit
@@ -230,7 +229,7 @@ def find_start(config: StartOptions) -> Start:
         bert_config = find_config(config)
         return Start(
             config=bert_config,
-            vocab=_vocab(config, None, bert_config),
+            vocab=_vocab(config.vocab_file, None, bert_config),
             do_lower_case=config.do_lower_case is not False,
             strip_accents=config.strip_accents,
         )
@@ -238,7 +237,7 @@ def find_start(config: StartOptions) -> Start:
     bert_config = find_config(config, pretrained)
     facts = vars(pretrained) | {
         "config": bert_config,
-        "vocab": _vocab(config, pretrained, bert_config),
+        "vocab": _vocab(config.vocab_file, pretrained, bert_config),
         "do_lower_case": _casing(config.do_lower_case, pretrained),
     }
     if config.strip_accents is not None:
@@ -263,8 +262,21 @@ def find_config(
         return read_config(config.bert_config_file)
     if pretrained is not None and pretrained.config is not None:
         return pretrained.config
-    raise incomplete_model(
-        "configuration", config, pretrained and pretrained.path
+    has_size = hasattr(config, "model_size")
+    names = "`bert_config_file`" + (", `model_size`" if has_size else "")
+    raise _incomplete("configuration", names, pretrained)
+
+
+def _incomplete(
+    what: str, names: str, pretrained: Pretrained | None
+) -> InputError:
+    """Returns the error for a model without a configuration or vocabulary."""
+    if pretrained is not None:
+        return InputError(
+            f"{pretrained.path} contains no {what}. Pass {names}."
+        )
+    return InputError(
+        f"Pass {names}, or an `init_checkpoint` that contains a {what}."
     )
 
 
@@ -274,9 +286,8 @@ def vocabulary_checksum(vocab: Iterable[str]) -> str:
 
 
 def _vocab(
-    files_of: ModelOptions, pretrained: Pretrained | None, config: BertConfig
+    path: str | None, pretrained: Pretrained | None, config: BertConfig
 ) -> tuple[str, ...]:
-    path = files_of.vocab_file
     tokens = pretrained.vocab if pretrained is not None else None
     if path:
         vocab, where = load_vocab(path), path
@@ -286,9 +297,7 @@ def _vocab(
         where = f"the vocabulary of {pretrained.path}"
         vocab = load_vocab(tokens, where)
     else:
-        raise incomplete_model(
-            "vocabulary", files_of, pretrained and pretrained.path
-        )
+        raise _incomplete("vocabulary", "`vocab_file`", pretrained)
     require_fit(vocab, config.vocab_size, where)
     return tuple(vocab)
 

@@ -31,7 +31,7 @@ from bert_tf.data.batching import Features, Padding
 from bert_tf.errors import InputError, listed, wrong_value
 from bert_tf.jobs import output_folder, settings, trials
 from bert_tf.jobs.output_folder import RELEASE, WEIGHTS
-from bert_tf.jobs.settings import FineTuningOptions
+from bert_tf.jobs.settings import FineTuningOptions, TrainingOptions
 from bert_tf.jobs.start import Start, trained_with, warn_of_ignored
 from bert_tf.jobs.teacher import Teacher
 from bert_tf.jobs.trials import Trial
@@ -80,50 +80,33 @@ class TrainingResult:
 
 
 @dataclasses.dataclass(frozen=True)
-class Logs:
-    """When a training logs, evaluates and stops early; see the options."""
-
-    log_steps: int
-    eval_steps: int
-    early_stopping_patience: int
-
-
-@dataclasses.dataclass(frozen=True)
 class Trainings:
     """The trainings of a fine-tuning job, and the model that is kept.
 
     Attributes:
-      output_dir: The folder of the job.
+      config: The options of the job.
       start: The checkpoint, vocabulary and casing that it starts from.
       task: The `bert_tf.tasks.task.FineTuningTask` to train.
       strategy: The devices.
       training: The settings of the training, without its number of steps.
       plan: The settings of each training; empty without --do_train.
-      logs: When a training logs and evaluates.
       save_best: The metric that selects the weights of a training among its
         evaluations; None for the last weights.
       metric: The metric that decides between several trainings.
       padding: How batches are padded.
-      recorded: The options that the release records.
       teacher: The model to learn from, if any.
     """
 
-    output_dir: str
+    config: FineTuningOptions
     start: Start
     task: Any
     strategy: tf.distribute.Strategy
     training: TrainingConfig
     plan: Mapping[Trial, TrainingConfig]
-    logs: Logs
     save_best: Metric | None
     metric: Metric
     padding: Padding
-    recorded: Mapping[str, Any]
     teacher: Teacher | None = None
-
-    def evaluation_data(self, features: Features) -> EvaluationData:
-        """Returns the `make_data` of `Estimator.evaluate` and `predict`."""
-        return evaluation_data(features, self.padding)
 
     def train_on(self, features: Features, evaluate: Evaluate) -> Estimator:
         """Trains on a training set and releases the model; see `train`."""
@@ -135,7 +118,7 @@ class Trainings:
                 features,
                 self.strategy,
                 self.training,
-                self.evaluation_data(features),
+                evaluation_data(features, self.padding),
             )
 
         def data_of(estimator: Estimator) -> TrainingData:
@@ -165,19 +148,31 @@ class Trainings:
           The estimator of the best training, with its best weights.
         """
         if self.save_best or len(self.plan) > 1:
-            require_shared(self.strategy, self.output_dir)
+            require_shared(self.strategy, self.config.output_dir)
 
         def train_one(trial: Trial, folder: str) -> Estimator:
             files.makedirs(folder)
             estimator = self._estimator(self.plan[trial], folder)
             if self.save_best is None and is_chief(self.strategy):
                 results.remove_best(os.path.join(folder, BEST))
+            every = self.config.eval_steps
+            if self.save_best and not every:
+                num_steps = estimator.config.num_train_steps
+                every = math.ceil(num_steps / trial.num_train_epochs)
+            hooks = training_hooks(
+                estimator,
+                folder,
+                self.config,
+                functools.partial(evaluate, estimator),
+                every,
+                examples_per_step=trial.train_batch_size,
+                tokens_per_example=tokens_per_example,
+                metric=self.save_best,
+                export=estimator.export_weights if self.save_best else None,
+                patience=self.config.early_stopping_patience,
+            )
             estimator.train(
-                training_data(estimator),
-                self._hooks(
-                    estimator, folder, trial, evaluate, tokens_per_example
-                ),
-                usual_length=round(tokens_per_example),
+                training_data(estimator), hooks, round(tokens_per_example)
             )
             _load_best(estimator, folder)
             return estimator
@@ -185,12 +180,22 @@ class Trainings:
         if len(self.plan) > 1:
             estimator, folder = self._search(train_one, evaluate)
         else:
-            [trial], folder = self.plan, self.output_dir
+            [trial], folder = self.plan, self.config.output_dir
             estimator = train_one(trial, folder)
-        if is_chief(self.strategy):
-            output_folder.record_best_training(self.output_dir, folder)
-        if self.task.lora_rank:
-            self._merge_lora(estimator)
+        writes, lora_rank = is_chief(self.strategy), self.task.lora_rank
+        if writes:
+            output_folder.record_best_training(self.config.output_dir, folder)
+        if writes and lora_rank:
+            release = os.path.join(self.config.output_dir, RELEASE)
+            files.makedirs(release)
+            adapters.save(
+                estimator.model,
+                os.path.join(release, "lora"),
+                labels=self.task.labels or None,
+                problem_type=self.task.problem_type,
+            )
+        if lora_rank:
+            estimator.merge_lora()
         return estimator
 
     def _search(
@@ -212,30 +217,17 @@ class Trainings:
         best = trials.run(
             [*self.plan],
             try_one,
-            self.output_dir,
+            self.config.output_dir,
             self.save_best or self.metric,
             _discard_weights,
             writes=is_chief(self.strategy),
         )
-        folder = trials.folder_of(self.output_dir, best.trial)
+        folder = trials.folder_of(self.config.output_dir, best.trial)
         # Trains only if an earlier run has discarded the weights.
         estimator = train_one(best.trial, folder)
         if math.isnan(estimator.train_seconds):
             estimator.train_seconds = best.metrics["train_seconds"]
         return estimator, folder
-
-    def _merge_lora(self, estimator: Estimator) -> None:
-        """Writes the adapters to the release, then merges them."""
-        if is_chief(self.strategy):
-            release = os.path.join(self.output_dir, RELEASE)
-            files.makedirs(release)
-            adapters.save(
-                estimator.model,
-                os.path.join(release, "lora"),
-                labels=self.task.labels or None,
-                problem_type=self.task.problem_type,
-            )
-        estimator.merge_lora()
 
     def _estimator(self, training: TrainingConfig, folder: str) -> Estimator:
         start = self.start
@@ -253,43 +245,6 @@ class Trainings:
             warn_of_ignored(start.init_checkpoint, folder)
         return estimator
 
-    def _hooks(
-        self,
-        estimator: Estimator,
-        folder: str,
-        trial: Trial,
-        evaluate: Evaluate,
-        tokens_per_example: float,
-    ) -> list[Hook]:
-        logs, num_steps = self.logs, estimator.config.num_train_steps
-        writes = is_chief(self.strategy)
-        hooks: list[Hook] = []
-        if writes:
-            hooks = log_hooks(
-                folder,
-                logs.log_steps,
-                num_steps,
-                examples_per_step=trial.train_batch_size,
-                tokens_per_example=tokens_per_example,
-            )
-        every = logs.eval_steps
-        if self.save_best and not every:
-            every = math.ceil(num_steps / trial.num_train_epochs)
-        if every:
-            hooks.append(
-                Evaluation(
-                    functools.partial(evaluate, estimator),
-                    folder,
-                    every=every,
-                    last_step=num_steps,
-                    writes=writes,
-                    metric=self.save_best,
-                    export=estimator.export_weights if self.save_best else None,
-                    patience=logs.early_stopping_patience,
-                )
-            )
-        return hooks
-
     def open_model(self) -> Estimator:
         """Opens a model that was trained before.
 
@@ -299,11 +254,11 @@ class Trainings:
         Raises:
           InputError: There is no model, or it has no head.
         """
-        folder = output_folder.best_training(self.output_dir)
+        folder = output_folder.best_training(self.config.output_dir)
         estimator = self._estimator(self.training, folder)
         _load_best(estimator, folder)
         if estimator.weights_from is None:
-            raise output_folder.no_model(self.output_dir)
+            raise output_folder.no_model(self.config.output_dir)
         if estimator.lacking:
             raise InputError(
                 f"{estimator.weights_from} is not a fine-tuned model: it lacks "
@@ -313,26 +268,16 @@ class Trainings:
 
     def release(self, estimator: Estimator) -> None:
         """Writes the model, its vocabulary and labels to `release/`."""
-        if not is_chief(self.strategy):
-            return
-        folder = os.path.join(self.output_dir, RELEASE)
-        files.makedirs(folder)
-        prefix = os.path.join(folder, WEIGHTS)
-        write_metadata(
-            folder,
-            Pretrained(
-                prefix,
-                {},
-                self.start.config,
-                self.start.vocab,
-                do_lower_case=self.start.do_lower_case,
-                strip_accents=self.start.strip_accents,
-                **self.task.facts(),
-                **self.recorded,
-            ),
+        write_release(
+            estimator,
+            self.config.output_dir,
+            config=self.start.config,
+            vocab=self.start.vocab,
+            do_lower_case=self.start.do_lower_case,
+            strip_accents=self.start.strip_accents,
+            **self.task.facts(),
+            **trained_with(self.config, self.start),
         )
-        # The weights come last: a release that has them is complete.
-        estimator.export_weights(prefix)
 
 
 def prepare(
@@ -371,7 +316,12 @@ def prepare(
         Metric(name, task.is_lower_better(name.removeprefix("eval_")))
         for name in metrics
     ]
-    save_best = _selecting_metric(config, metrics)
+    names = config.save_best, f"eval_{config.save_best}"
+    found = [metric for name in names for metric in metrics if metric == name]
+    save_best = found[0] if found else None
+    if config.save_best is not None and not found:
+        known = listed(metrics, last="or")
+        raise wrong_value("`save_best`", f"one of {known}", config.save_best)
     padding = settings.padding(config, strategy)
     plan: dict[Trial, TrainingConfig] = {}
     if num_examples is not None:
@@ -379,37 +329,16 @@ def prepare(
     for planned in plan.values():
         batch_per_replica(planned, strategy)
     return Trainings(
-        output_dir=config.output_dir,
+        config=config,
         start=start,
         task=task,
         strategy=strategy,
         training=training,
         plan=plan,
-        logs=Logs(
-            config.log_steps,
-            config.eval_steps,
-            config.early_stopping_patience,
-        ),
         save_best=save_best,
         metric=metrics[0],
         padding=padding,
-        recorded=trained_with(config, start),
         teacher=teacher,
-    )
-
-
-def _selecting_metric(
-    config: FineTuningOptions, metrics: Sequence[Metric]
-) -> Metric | None:
-    """Returns the full name of the metric of --save_best, if any."""
-    name = config.save_best
-    if name is None:
-        return None
-    for full_name in (name, f"eval_{name}"):
-        if full_name in metrics:
-            return metrics[metrics.index(full_name)]
-    raise wrong_value(
-        "`save_best`", f"one of {listed(metrics, last='or')}", name
     )
 
 
@@ -457,21 +386,69 @@ def plan_trainings(
     return plan
 
 
-def log_hooks(
+def training_hooks(
+    estimator: Estimator,
     folder: str,
-    log_steps: int,
-    last_step: int,
+    config: TrainingOptions,
+    evaluate: Callable[[], Mapping[str, float]],
+    eval_steps: int,
     *,
     examples_per_step: float,
     tokens_per_example: float,
+    **best: Any,
 ) -> list[Hook]:
-    """Returns the hooks that log the progress and write summaries."""
-    hooks: list[Hook] = [Progress(last_step, log_steps)]
-    if log_steps > 0:
+    """Returns the hooks that log, write summaries and evaluate.
+
+    Args:
+      estimator: The estimator to train.
+      folder: The folder of the summaries and evaluations.
+      config: Says how often to log.
+      evaluate: Returns the current metrics.
+      eval_steps: The number of steps between evaluations; 0 for none.
+      examples_per_step, tokens_per_example: See `Summaries`.
+      **best: Other arguments of `Evaluation`.
+    """
+    hooks: list[Hook] = []
+    last_step, writes = estimator.config.last_step, is_chief(estimator.strategy)
+    if writes:
+        hooks.append(Progress(last_step, config.log_steps))
+        if config.log_steps > 0:
+            hooks.append(
+                Summaries(
+                    folder,
+                    config.log_steps,
+                    examples_per_step,
+                    tokens_per_example,
+                )
+            )
+    if eval_steps > 0:
         hooks.append(
-            Summaries(folder, log_steps, examples_per_step, tokens_per_example)
+            Evaluation(
+                evaluate,
+                folder,
+                every=eval_steps,
+                last_step=last_step,
+                writes=writes,
+                **best,
+            )
         )
     return hooks
+
+
+def write_release(estimator: Estimator, output_dir: str, **facts: Any) -> str:
+    """Writes a model and fields of `Pretrained` to `release/`, as the chief.
+
+    Returns:
+      The folder.
+    """
+    folder = os.path.join(output_dir, RELEASE)
+    if is_chief(estimator.strategy):
+        files.makedirs(folder)
+        prefix = os.path.join(folder, WEIGHTS)
+        write_metadata(folder, Pretrained(prefix, {}, **facts))
+        # The weights come last: a release that has them is complete.
+        estimator.export_weights(prefix)
+    return folder
 
 
 def training_data(

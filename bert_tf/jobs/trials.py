@@ -156,7 +156,17 @@ def run(
     found = {t: read_result(folder_of(output_dir, t), t) for t in trials}
     results: list[Result] = []
     for trial in trials:
-        result = found[trial] or _run(trial, run_one, output_dir, writes)
+        result, folder = found[trial], folder_of(output_dir, trial)
+        if result is None:
+            files.makedirs(folder)
+            logging.info("***** Trial %s *****", trial.name)
+            try:
+                result = Result(trial, dict(run_one(trial, folder)))
+            except NonFiniteError as error:
+                logging.warning("Trial %s diverged: %s", trial.name, error)
+                result = Result(trial, {}, failure=str(error))
+            if writes:
+                write_result(folder, result)
         results.append(result)
         best = best_of(results, metric)
         table = table_of(results, metric)
@@ -177,23 +187,6 @@ def run(
         logging.info("  %s", line)
     logging.info("The best trial by %s: %s", metric, best.trial.name)
     return best
-
-
-def _run(
-    trial: Trial, run_one: RunOne, output_dir: str, writes: bool
-) -> Result:
-    """Runs a trial and records its result."""
-    folder = folder_of(output_dir, trial)
-    files.makedirs(folder)
-    logging.info("***** Trial %s *****", trial.name)
-    try:
-        result = Result(trial, dict(run_one(trial, folder)))
-    except NonFiniteError as error:
-        logging.warning("Trial %s diverged: %s", trial.name, error)
-        result = Result(trial, {}, failure=str(error))
-    if writes:
-        write_result(folder, result)
-    return result
 
 
 def best_of(results: Iterable[Result], metric: Metric) -> Result:

@@ -182,15 +182,12 @@ def test_atomic_writer_on_a_full_disk(tmp_path):
 
 
 @pytest.mark.parametrize("is_dangling", [False, True])
-@pytest.mark.parametrize(
-    "link", ["links/absolute", "links/relative", "links/twice", "folder/f"]
-)
+@pytest.mark.parametrize("link", ["links/relative", "links/twice", "folder/f"])
 def test_atomic_writer_follows_links(tmp_path, is_dangling, link):
     (tmp_path / "real").mkdir()
     (tmp_path / "links").mkdir()
     target = tmp_path / "real" / "f"
     (tmp_path / "folder").symlink_to("real")
-    (tmp_path / "links" / "absolute").symlink_to(target)
     (tmp_path / "links" / "relative").symlink_to("../real/f")
     (tmp_path / "links" / "twice").symlink_to("relative")
     if not is_dangling:
@@ -199,11 +196,8 @@ def test_atomic_writer_follows_links(tmp_path, is_dangling, link):
         file.write(b"new")
         assert target.exists() != is_dangling
     assert target.read_bytes() == b"new"
-    assert not target.is_symlink()
     assert [path.name for path in target.parent.iterdir()] == ["f"]
-    assert len(list((tmp_path / "links").iterdir())) == 3
-    first = tmp_path / link.removesuffix("/f")
-    assert first.is_symlink()
+    assert (tmp_path / link.removesuffix("/f")).is_symlink()
 
 
 def test_atomic_writer_replaces_only_files(tmp_path):

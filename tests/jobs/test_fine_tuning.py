@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import types
 
 import numpy as np
 import pytest
@@ -20,6 +21,8 @@ from bert_tf.training.hooks import NonFiniteError
 from bert_tf.training.results import Metric
 from bert_tf.training.settings import TrainingConfig
 from tests.training import toy_task
+
+pytestmark = pytest.mark.usefixtures("eagerly")
 
 VOCAB = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 START = Start(
@@ -148,6 +151,7 @@ def test_the_metric_of_save_best(tmp_path):
         make(tmp_path, save_best="mcc")
 
 
+@pytest.mark.graph
 def test_the_mean_length_decides_what_is_compiled(tmp_path, monkeypatch):
     used = []
     compiling = step.compiling
@@ -194,7 +198,7 @@ def test_the_weights_of_the_best_evaluation_are_kept(tmp_path):
     assert train(stops, losses).step == 2
     assert "model.ckpt-5.index" not in names(tmp_path)
     # Without --save_best the last weights are kept, and nothing is evaluated.
-    estimator = train(make(tmp_path, log_steps=2), None)
+    estimator = train(make(tmp_path, log_steps=2), scripted())
     assert estimator.step == 6
     assert "best" not in names(tmp_path) or not names(tmp_path / "best")
     assert [name for name in names(tmp_path) if "tfevents" in name]
@@ -266,6 +270,23 @@ def test_weights_that_all_workers_read_need_a_shared_folder(
     )
     train(make(tmp_path, num_train_epochs=0.25, **flags))
     assert folders == [str(tmp_path)] * is_required
+
+
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("do_train", "Train.txt: none of the texts can be used for training"),
+        ("do_predict", "The options need the split 'test'. Pass its examples."),
+        ("do_export", "Models of letters cannot be exported."),
+    ],
+)
+def test_wrong_inputs_are_errors(tmp_path, flag, message):
+    task, config = Task(), options(tmp_path / "out", **{flag: True})
+    task.encoding = types.SimpleNamespace(unit="texts")
+    splits = [fine_tuning.Split("train", [], ["Train.txt"], num_rows=0)]
+    with pytest.raises(InputError, match=message):
+        fine_tuning.fine_tune(config, START, task, splits, name="letters")
+    assert not (tmp_path / "out").exists()
 
 
 # Models without training.

@@ -59,9 +59,8 @@ def test_text_models_pad_as_the_scripts_do():
 def test_names_of_frozen_layers():
     def frozen(number):
         config = options(num_frozen_layers=number)
-        return settings.frozen_layers(
-            config, BertConfig(7, num_hidden_layers=3)
-        )
+        bert_config = BertConfig(7, num_hidden_layers=3)
+        return settings.model_options(config, bert_config)["frozen_layers"]
 
     assert frozen(None) == []
     assert frozen(0) == ["embeddings"]

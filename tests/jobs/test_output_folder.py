@@ -1,6 +1,5 @@
 """Which run owns an output folder, and what is removed with an old run."""
 
-import contextlib
 import errno
 import json
 import os
@@ -18,7 +17,6 @@ from bert_tf.errors import InputError
 from bert_tf.jobs import output_folder
 from bert_tf.jobs.start import Start
 from bert_tf.kinds.classification.job import ClassifierConfig
-from bert_tf.kinds.pretraining import job as pretraining
 
 CONFIG = BertConfig(vocab_size=3, hidden_size=4, num_attention_heads=2)
 START = Start(config=CONFIG, vocab=("a", "b", "c"), do_lower_case=True)
@@ -227,7 +225,7 @@ def test_inputs_of_the_run_are_not_removed(tmp_path, needed):
     ):
         flags = {name: value}
         flags["overwrite_output_dir"] = True
-        refused("which this run reads", folder, **flags)
+        refused("would move its input", folder, **flags)
     # Inputs beside the folder do not matter.
     begin(folder, inputs=[f"{folder}.tsv"], overwrite_output_dir=True)
 
@@ -318,60 +316,23 @@ def test_file_systems_without_locks_are_not_locked(tmp_path, monkeypatch):
 
 # The output folder of a pre-training.
 
-KIND = {
-    "attention_direction": "bidirectional",
-    "num_attention_heads": 2,
-    "hidden_act": "gelu_tanh",
-    "objective": "masked_lm",
-    "next_sentence": True,
-}
+KIND = {"objective": "masked_lm", "num_attention_heads": 2}
 
 
-def verify(folder, kind=KIND, error=None):
-    with (
-        pytest.raises(InputError, match=error)
-        if error
-        else contextlib.nullcontext()
-    ):
-        pretraining.verify_kind(str(folder), kind)
+def compare(folder, **changes):
+    run = {"facts": {**KIND, **changes}}
+    output_folder.require_same(str(folder), run, name="pretraining.json")
 
 
-def pretrain(folder, kind=KIND):
-    """Leaves the files of a run that was stopped at its seventh step."""
-    pretraining.record_kind(str(folder), kind, random_seed=1)
-    train(folder)
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "words"),
-    [
-        ("attention_direction", "left_to_right", "=bidirectional, .*=left_to"),
-        ("num_attention_heads", 4, "=2, .*=4"),
-        ("objective", "causal_lm", "=masked_lm, .*=causal_lm"),
-        ("next_sentence", False, "=True, .*=False"),
-    ],
-)
-def test_another_kind_of_pretraining_is_rejected(tmp_path, name, value, words):
-    pretrain(tmp_path)
-    other = {**KIND, name: value}
-    verify(tmp_path, other, error=words)
-    verify(tmp_path, {k: v for k, v in other.items() if k != name})
-
-
-def test_the_same_pretraining_continues(tmp_path):
-    other = {**KIND, "next_sentence": False}
-    pretraining.record_kind(str(tmp_path), other, 1)
-    # A run without a checkpoint does not own the folder.
-    verify(tmp_path)
-    pretrain(tmp_path)
-    pretrain(tmp_path, other)
-    verify(tmp_path)
-
-
-def test_a_folder_that_can_be_written_to_is_not_changed(tmp_path):
-    fill(tmp_path, "out")
-    for folder in (tmp_path, tmp_path / "new"):
-        output_folder.require_writable(str(folder))
-    with pytest.raises(InputError, match="out` is a file"):
-        output_folder.require_writable(str(tmp_path / "out"))
-    assert names_in(tmp_path) == {"out"}
+def test_a_record_counts_once_there_is_a_checkpoint(tmp_path):
+    output_folder.write_record(
+        str(tmp_path), {"facts": KIND}, "pretraining.json"
+    )
+    compare(tmp_path, num_attention_heads=4)
+    train(tmp_path)
+    compare(tmp_path)
+    # Facts of later versions are not compared.
+    compare(tmp_path, new=True)
+    words = r"num_attention_heads=2, not 4\. Choose another `output_dir`\.$"
+    with pytest.raises(InputError, match=words):
+        compare(tmp_path, num_attention_heads=4)

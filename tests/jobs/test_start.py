@@ -314,7 +314,7 @@ def test_missing_and_invalid_records(
     assert (logged in caplog.text) == (value is None)
 
 
-# The head of a checkpoint.
+# The head of a checkpoint; see tests/checkpoints/test_compatibility.py.
 
 
 class Task:
@@ -354,15 +354,6 @@ def opened(path, is_trained, **changes):
     return [*weights.shapes]
 
 
-@pytest.mark.parametrize("is_trained", [True, False])
-def test_a_head_of_the_same_task_is_kept(classifier, is_trained):
-    """Labels without names fit any task."""
-    numbers = ("LABEL_0", "LABEL_1", "LABEL_2")
-    for labels in (Task.labels, Task.labels[::-1], None, numbers):
-        path = classifier(labels=labels)
-        assert "output_weights" in opened(path, is_trained)
-
-
 @pytest.mark.parametrize(
     ("facts", "changes", "words"),
     [
@@ -381,13 +372,9 @@ def test_a_head_of_another_task(classifier, facts, changes, words):
     with pytest.raises(InputError, match=f"{words}.*, or `do_train`"):
         opened(path, False, **changes)
     assert opened(path, True, **changes) == BELOW_HEAD
-
-
-def test_a_head_for_other_labels_is_trained_from_scratch(classifier, caplog):
+    # Other names of labels matter to a training only.
     path = classifier(labels=("a", "b", "c"))
     assert opened(path, True) == BELOW_HEAD
-    assert "Training a new head" in caplog.text
-    assert "its labels are a, b and c" in caplog.text
     assert "output_weights" in opened(path, False)
 
 

@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import functools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from absl import logging
@@ -17,7 +17,6 @@ from bert_tf.checkpoints.checkpoint import (
     Pretrained,
     require_sizes,
     with_metadata,
-    write_metadata,
 )
 from bert_tf.checkpoints.pretrained import compare_configs, open_pretrained
 from bert_tf.checkpoints.tf1 import CheckpointManager
@@ -27,8 +26,13 @@ from bert_tf.data import pipeline
 from bert_tf.data.records import suggest_skip_corrupt
 from bert_tf.errors import InputError
 from bert_tf.jobs import output_folder, settings, start
-from bert_tf.jobs.output_folder import RELEASE, WEIGHTS
-from bert_tf.jobs.trainings import TrainingResult, export_kept, log_hooks
+from bert_tf.jobs.output_folder import RELEASE
+from bert_tf.jobs.trainings import (
+    TrainingResult,
+    export_kept,
+    training_hooks,
+    write_release,
+)
 from bert_tf.kinds.pretraining.data import PretrainingData, inspect_files
 from bert_tf.kinds.pretraining.options import PretrainingConfig
 from bert_tf.kinds.pretraining.task import PretrainingTask
@@ -38,7 +42,7 @@ from bert_tf.tasks.encoding import TextEncoding
 from bert_tf.tokenization.vocabulary_file import load_vocab, require_fit
 from bert_tf.training.distribution import is_chief
 from bert_tf.training.estimator import Estimator
-from bert_tf.training.hooks import Evaluation, Hook
+from bert_tf.training.hooks import Hook
 from bert_tf.training.results import write_results
 from bert_tf.training.workers import by_chief, require_same_settings
 
@@ -56,9 +60,19 @@ def run(config: PretrainingConfig) -> TrainingResult:
     # A run that resumes needs it only for its configuration.
     if config.init_checkpoint and (is_new or not config.bert_config_file):
         initial = open_pretrained(config.init_checkpoint)
-    bert_config = _read_config(config, initial)
+    bert_config = start.find_config(config, initial)
+    if config.attention_direction is not None:
+        direction = config.attention_direction
+        bert_config = dataclasses.replace(
+            bert_config, attention_direction=direction
+        )
     if config.do_export and not config.do_train:
-        config = _with_recorded(config, initial if is_new else None)
+        # The sequence length that the model was trained with.
+        model = initial if is_new else None
+        if model is None:
+            path = os.path.join(config.output_dir, RELEASE)
+            model = with_metadata(Pretrained(path, {}), path)
+        config = start.with_recorded(config, (model.path, model.trained_with))
     config = config.with_fallbacks()
     _check_options(config, bert_config)
     if initial is not None and is_new:
@@ -67,7 +81,7 @@ def run(config: PretrainingConfig) -> TrainingResult:
     train_files = eval_files = files.expand(config.input_file, "input_file")
     if config.eval_input_file:
         eval_files = files.expand(config.eval_input_file, "eval_input_file")
-    output_folder.require_writable(config.output_dir)
+    output_folder.require_folder(config.output_dir)
     encoding = _encoding(config, train_files) if config.do_export else None
     with _connected(config, bert_config, train_files, eval_files) as strategy:
         task = PretrainingTask(
@@ -110,8 +124,7 @@ def _run(
         require_export_dir(settings.export_dir(config))
     release, export, metrics = None, None, {}
     if config.do_train:
-        _train(config, estimator, data)
-        release = os.path.join(config.output_dir, RELEASE)
+        release = _train(config, estimator, data)
     if config.do_eval:
         metrics = estimator.evaluate(data.evaluation)
         if is_chief(strategy):
@@ -131,37 +144,22 @@ def _run(
 
 def _train(
     config: PretrainingConfig, estimator: Estimator, data: PretrainingData
-) -> None:
-    """Trains and releases the model."""
-    is_writer = is_chief(estimator.strategy)
-    last_step = estimator.config.last_step
+) -> str:
+    """Trains and releases the model; returns the folder of the release."""
     examples_per_row = data.examples_per_row(config.train_batch_size)
-    hooks: list[Hook] = []
-    if is_writer:
-        kind = _kind(config, estimator.task.config)
-        hooks = [
-            _RecordKind(config, kind),
-            *log_hooks(
-                config.output_dir,
-                config.log_steps,
-                last_step,
-                examples_per_step=config.train_batch_size * examples_per_row,
-                tokens_per_example=config.max_seq_length / examples_per_row,
-            ),
-        ]
-    if config.eval_steps > 0:
-        hooks.append(
-            Evaluation(
-                functools.partial(estimator.evaluate, data.evaluation),
-                config.output_dir,
-                every=config.eval_steps,
-                last_step=last_step,
-                writes=is_writer,
-            )
-        )
+    hooks = training_hooks(
+        estimator,
+        config.output_dir,
+        config,
+        functools.partial(estimator.evaluate, data.evaluation),
+        config.eval_steps,
+        examples_per_step=config.train_batch_size * examples_per_row,
+        tokens_per_example=config.max_seq_length / examples_per_row,
+    )
+    if is_chief(estimator.strategy):
+        hooks = [_RecordKind(config, estimator.task.config), *hooks]
     estimator.train(data.training, hooks)
-    if is_writer:
-        _release(config, estimator, data.train_files)
+    return _release(config, estimator, data.train_files)
 
 
 @contextlib.contextmanager
@@ -221,39 +219,11 @@ def _data(
     )
 
 
-def _read_config(
-    config: PretrainingConfig, initial: Pretrained | None
-) -> BertConfig:
-    """Returns the configuration of the options, or of the checkpoint."""
-    found = start.find_config(config, initial)
-    if config.attention_direction is None:
-        return found
-    direction = config.attention_direction
-    return dataclasses.replace(found, attention_direction=direction)
-
-
-def _with_recorded(
-    config: PretrainingConfig, model: Pretrained | None
-) -> PretrainingConfig:
-    """Restores the sequence length that the model was trained with.
-
-    Args:
-      config: The options.
-      model: The initial model; None for the one that was trained here.
-    """
-    if model is None:
-        path = os.path.join(config.output_dir, RELEASE)
-        model = with_metadata(Pretrained(path, {}), path)
-    return start.with_recorded(config, (model.path, model.trained_with))
-
-
 def _check_options(config: PretrainingConfig, bert_config: BertConfig) -> None:
     """Compares options with the files they name."""
     start.require_length(config.max_seq_length, bert_config)
-    verify_kind(
-        config.output_dir,
-        _kind(config, bert_config),
-    )
+    kind = {"facts": _kind(config, bert_config)}
+    output_folder.require_same(config.output_dir, kind, name=_RECORD)
     if config.vocab_file:
         vocab = load_vocab(config.vocab_file)
         require_fit(vocab, bert_config.vocab_size, config.vocab_file)
@@ -280,33 +250,24 @@ def _require_weights(config: PretrainingConfig, estimator: Estimator) -> None:
 
 def _release(
     config: PretrainingConfig, estimator: Estimator, train_files: list[str]
-) -> None:
+) -> str:
     """Writes a folder to fine-tune from, in the layout of Google's releases."""
-    folder = os.path.join(config.output_dir, RELEASE)
-    files.makedirs(folder)
-    prefix = os.path.join(folder, WEIGHTS)
-    estimator.export_weights(prefix)
-    vocab = None
-    if config.vocab_file:
-        vocab = tuple(load_vocab(config.vocab_file))
-    else:
+    if not config.vocab_file:
         logging.warning(
-            "%s has no vocab.txt: pass `vocab_file`, or copy it there", folder
+            "%s has no vocab.txt: pass `vocab_file`, or copy it there",
+            os.path.join(config.output_dir, RELEASE),
         )
     is_causal = config.objective == "causal_lm"
-    write_metadata(
-        folder,
-        Pretrained(
-            prefix,
-            {},
-            estimator.task.config,
-            vocab,
-            # The next-sentence head may exist, but have random weights.
-            head=None if config.next_sentence else "masked_lm",
-            objective=config.objective if is_causal else None,
-            **creation.casing_of(train_files),
-            **start.trained_with(config),
-        ),
+    return write_release(
+        estimator,
+        config.output_dir,
+        config=estimator.task.config,
+        vocab=config.vocab_file and tuple(load_vocab(config.vocab_file)),
+        # The next-sentence head may exist, but have random weights.
+        head=None if config.next_sentence else "masked_lm",
+        objective=config.objective if is_causal else None,
+        **creation.casing_of(train_files),
+        **start.trained_with(config),
     )
 
 
@@ -346,37 +307,19 @@ def _kind(config: PretrainingConfig, bert_config: BertConfig) -> dict[str, Any]:
     return kind
 
 
-def verify_kind(folder: str, kind: Mapping[str, Any]) -> None:
-    """Compares a model with the one that was trained in a folder, if any.
-
-    Raises:
-      InputError: A property differs.
-    """
-    before = output_folder.recorded_facts(folder, _RECORD)
-    for name, value in kind.items():
-        trained = before.get(name, value)
-        if trained != value:
-            raise InputError(
-                f"The model in {folder} was trained with {name}={trained}, and "
-                f"this run has {name}={value}. Choose another `output_dir`."
-            )
-
-
-def record_kind(folder: str, kind: Mapping[str, Any], random_seed: int) -> None:
-    """Records the kind and seed of a training, unless it resumes."""
-    if not output_folder.recorded_facts(folder, _RECORD):
-        record = {"facts": {**kind}, "settings": {"random_seed": random_seed}}
-        output_folder.write_record(folder, record, _RECORD)
-
-
 class _RecordKind(Hook):
-    """Records the kind of model before the first step.
+    """Records the kind of model before the first step, unless it resumes.
 
     A run that fails earlier leaves the folder as it was.
     """
 
-    def __init__(self, config: PretrainingConfig, kind: Mapping[str, Any]):
-        self._arguments = config.output_dir, kind, config.random_seed
+    def __init__(self, config: PretrainingConfig, bert_config: BertConfig):
+        self._folder = config.output_dir
+        self._record = {
+            "facts": _kind(config, bert_config),
+            "settings": {"random_seed": config.random_seed},
+        }
 
     def begin(self, step: int) -> None:
-        record_kind(*self._arguments)
+        if not step or not output_folder.read_record(self._folder, _RECORD):
+            output_folder.write_record(self._folder, self._record, _RECORD)

@@ -27,7 +27,7 @@ google-research/bert. The job writes to --output_dir:
 import dataclasses
 
 from bert_tf.base import files
-from bert_tf.base.options import option
+from bert_tf.base.options import local_option, option
 from bert_tf.checkpoints.checkpoint import OBJECTIVES
 from bert_tf.config import ATTENTION_DIRECTIONS
 from bert_tf.errors import InputError, wrong_value
@@ -63,19 +63,15 @@ class PretrainingConfig(
         "TFRecord files to train on: globs, separated by commas.",
         per_worker=True,
     )
-    eval_input_file: str | None = option(
+    eval_input_file: str | None = local_option(
         "TFRecord files to evaluate on. Default: --input_file, as in the "
-        "original.",
-        default=None,
-        per_worker=True,
+        "original."
     )
     output_dir: str = option(
         "Directory of checkpoints and results.", per_worker=True
     )
-    vocab_file: str | None = option(
-        "Vocabulary file, to copy beside the released weights.",
-        default=None,
-        per_worker=True,
+    vocab_file: str | None = local_option(
+        "Vocabulary file, to copy beside the released weights."
     )
     max_seq_length: int = option(
         "Sequence length of the records.",
