@@ -332,11 +332,6 @@ class BertModel(FeatureModel):
             "add_pooling_layer": self.pooler is not None,
         }
 
-    def shared_options(self) -> dict:
-        """Returns the options that models with a head share."""
-        names = ("gradient_checkpointing", "frozen_layers", "output_attentions")
-        return {name: getattr(self, name) for name in names}
-
 
 def resize_vocabulary(model: keras.Model, vocab_size: int) -> keras.Model:
     """Copies a model and adds words at the end of its vocabulary.

@@ -10,7 +10,7 @@ import functools
 import inspect
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import keras
@@ -116,6 +116,32 @@ def renew_optimizer(model: keras.Model) -> None:
         model.optimizer.build(model.trainable_variables)
 
 
+def _with_datasets(method: Callable) -> Callable:
+    """Returns a method of `keras.Model` that batches arrays as datasets.
+
+    See `pipeline.with_datasets`. On several devices Keras shards arrays.
+    """
+    signature = inspect.signature(method)
+
+    @functools.wraps(method)
+    def call(self, *args, **kwargs):
+        arguments = dict(signature.bind(self, *args, **kwargs).arguments)
+        arguments |= arguments.pop("kwargs", {})
+        if isinstance(arguments.get("x"), Mapping):
+            self.check_features(arguments["x"])
+        if (
+            keras.config.backend() == "tensorflow"
+            and self.distribute_strategy.num_replicas_in_sync == 1
+        ):
+            from bert_tf.data import pipeline
+
+            is_shuffled = method is keras.Model.fit
+            arguments = pipeline.with_datasets(arguments, is_shuffled)
+        return method(**arguments)
+
+    return call
+
+
 class FeatureModel(TrainableModel):
     """A model with a `BertConfig` that takes a dict of features.
 
@@ -215,36 +241,9 @@ class FeatureModel(TrainableModel):
             inputs = {name: kwargs.pop(name) for name in names}
         return super().__call__(self.check_features(inputs), *args, **kwargs)
 
-    @functools.wraps(keras.Model.fit)
-    def fit(self, *args, **kwargs):
-        return super().fit(**self._batched("fit", args, kwargs))
-
-    @functools.wraps(keras.Model.evaluate)
-    def evaluate(self, *args, **kwargs):
-        return super().evaluate(**self._batched("evaluate", args, kwargs))
-
-    @functools.wraps(keras.Model.predict)
-    def predict(self, *args, **kwargs):
-        return super().predict(**self._batched("predict", args, kwargs))
-
-    def _batched(self, method: str, args, kwargs) -> dict[str, Any]:
-        """Returns arguments by name, with arrays as datasets if possible.
-
-        See `pipeline.with_datasets`. On several devices Keras shards arrays.
-        """
-        signature = inspect.signature(getattr(keras.Model, method))
-        arguments = dict(signature.bind(self, *args, **kwargs).arguments)
-        del arguments["self"]
-        arguments |= arguments.pop("kwargs", {})
-        if isinstance(arguments.get("x"), Mapping):
-            self.check_features(arguments["x"])
-        if keras.config.backend() != "tensorflow":
-            return arguments
-        if self.distribute_strategy.num_replicas_in_sync > 1:
-            return arguments
-        from bert_tf.data import pipeline
-
-        return pipeline.with_datasets(arguments, shuffle=method == "fit")
+    fit = _with_datasets(keras.Model.fit)
+    evaluate = _with_datasets(keras.Model.evaluate)
+    predict = _with_datasets(keras.Model.predict)
 
     def check_features(self, inputs) -> dict:
         """Returns the features that are not None, as tensors or arrays.

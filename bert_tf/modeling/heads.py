@@ -73,10 +73,6 @@ class Transform(BertLayer):
         self.dense = self.make_dense(self.config.hidden_size)
         self.layer_norm = self.make_layer_norm()
 
-    def build(self, x_shape=None):
-        self.dense.build((None, None, self.config.hidden_size))
-        self.layer_norm.build((None, None, self.config.hidden_size))
-
     def call(self, x):
         """Maps floats [B, P, H] to [B, P, H]."""
         return self.layer_norm(
@@ -95,13 +91,8 @@ class MaskedLanguageModel(BertLayer):
         super().__init__(config, **kwargs)
         self.transform = self.make_inner(Transform, "transform")
 
-    def build(
-        self,
-        sequence_output_shape=None,
-        masked_lm_positions_shape=None,
-        word_embeddings_shape=None,
-    ):
-        self.transform.build()
+    def build(self, sequence_output_shape=None, **_):
+        super().build()
         self.output_bias = self.add_weight(
             name="output_bias",
             shape=(self.config.vocab_size,),
@@ -220,8 +211,14 @@ class HeadModel(FeatureModel):
       gradient_checkpointing, frozen_layers, output_attentions: See `BertModel`.
 
     Attributes:
+      default_name: The name of models that get none.
+      has_pooled_scores: Whether the head scores pooled vectors; if not, the
+        pooler is frozen.
       width: The length of the vectors that the head scores.
     """
+
+    default_name: str
+    has_pooled_scores = True
 
     def __init__(
         self,
@@ -230,9 +227,10 @@ class HeadModel(FeatureModel):
         gradient_checkpointing: bool = False,
         frozen_layers: Sequence[str] = (),
         output_attentions: bool = False,
+        name: str | None = None,
         **kwargs,
     ):
-        super().__init__(config, **kwargs)
+        super().__init__(config, name=name or self.default_name, **kwargs)
         self.bert = BertModel(
             self.config,
             gradient_checkpointing=gradient_checkpointing,
@@ -241,6 +239,8 @@ class HeadModel(FeatureModel):
             dtype=self.dtype_policy,
         )
         self.width = self.config.hidden_size
+        if not self.has_pooled_scores:
+            self.freeze_pooler()
 
     def freeze_pooler(self) -> None:
         """Freezes the pooler, which has no gradient if the head ignores it.
@@ -283,16 +283,26 @@ class HeadModel(FeatureModel):
         encoded = self.bert(inputs, **arguments)
         return encoded["pooled_output"], encoded
 
-    def score_shapes(self, encoded: dict) -> dict:
-        """Returns the shapes of the scores from the encoder's output shapes."""
+    def score_shapes(self, shapes: dict, encoded: dict) -> dict:
+        """Returns the shapes of the scores.
+
+        Args:
+          shapes: The shapes of the features.
+          encoded: The shapes of the encoder's outputs.
+        """
         raise NotImplementedError
 
     def compute_output_shape(self, input_shape):
-        encoded = self.bert.compute_output_shape(input_shape)
-        return self.bert.with_attentions(self.score_shapes(encoded), encoded)
+        shapes = self.feature_shapes(input_shape)
+        # This also checks the length.
+        encoded = self.bert.compute_output_shape(self.encoder_shapes(shapes))
+        scores = self.score_shapes(shapes, encoded)
+        return self.bert.with_attentions(scores, encoded)
 
     def get_config(self):
-        return {**super().get_config(), **self.bert.shared_options()}
+        names = ("gradient_checkpointing", "frozen_layers", "output_attentions")
+        shared = {name: getattr(self.bert, name) for name in names}
+        return {**super().get_config(), **shared}
 
 
 @keras.saving.register_keras_serializable("bert_tf")
@@ -300,14 +310,10 @@ class BertPretrainer(HeadModel):
     """BERT with the masked-LM and next-sentence heads."""
 
     head_name = "pretraining"
+    default_name = "bert_pretrainer"
 
-    def __init__(
-        self,
-        config: BertConfig | dict,
-        name: str = "bert_pretrainer",
-        **kwargs,
-    ):
-        super().__init__(config, name=name, **kwargs)
+    def __init__(self, config: BertConfig | dict, **kwargs):
+        super().__init__(config, **kwargs)
         self.cls = PretrainingHeads(
             self.config, name="cls", dtype=self.dtype_policy
         )
@@ -347,19 +353,16 @@ class BertPretrainer(HeadModel):
         }
         return self.bert.with_attentions(scores, encoded)
 
-    def compute_output_shape(self, input_shape):
-        shapes = self.feature_shapes(input_shape)
-        encoded = self.bert.compute_output_shape(shapes)
+    def score_shapes(self, shapes, encoded):
         masked_lm, next_sentence = self.cls.compute_output_shape(
             encoded["sequence_output"],
             encoded["pooled_output"],
             shapes.get("masked_lm_positions"),
         )
-        scores = {
+        return {
             "masked_lm_logits": masked_lm,
             "next_sentence_logits": next_sentence,
         }
-        return self.bert.with_attentions(scores, encoded)
 
 
 @keras.saving.register_keras_serializable("bert_tf")
@@ -386,16 +389,16 @@ class BertClassifier(HeadModel):
     """
 
     head_name = "classifier"
+    default_name = "bert_classifier"
 
     def __init__(
         self,
         config: BertConfig | dict,
         num_labels: int,
         dropout: float = 0.1,
-        name: str = "bert_classifier",
         **kwargs,
     ):
-        super().__init__(config, name=name, **kwargs)
+        super().__init__(config, **kwargs)
         self.num_labels = positive_integer("num_labels", num_labels, MAX_SIZE)
         self.dropout = Dropout(dropout, dtype=self.dtype_policy)
 
@@ -423,7 +426,7 @@ class BertClassifier(HeadModel):
         x = self.dropout(x, training=training, seed=seed)
         return self.bert.with_attentions({"logits": score(self, x)}, encoded)
 
-    def score_shapes(self, encoded):
+    def score_shapes(self, shapes, encoded):
         return {"logits": (*encoded["pooled_output"][:-1], self.num_labels)}
 
     def get_config(self):
@@ -443,24 +446,15 @@ class BertTokenClassifier(BertClassifier):
     """
 
     head_name = "token"
-
-    def __init__(
-        self,
-        config: BertConfig | dict,
-        num_labels: int,
-        dropout: float = 0.1,
-        name: str = "bert_token_classifier",
-        **kwargs,
-    ):
-        super().__init__(config, num_labels, dropout, name=name, **kwargs)
-        self.freeze_pooler()
+    default_name = "bert_token_classifier"
+    has_pooled_scores = False
 
     def call(self, inputs, training=False, seed=None):
         """Classifies each token; returns `logits`, float32 [B, S, C]."""
         x, encoded = self.vectors(inputs, training, seed)
         return self._logits(x, encoded, training, seed)
 
-    def score_shapes(self, encoded):
+    def score_shapes(self, shapes, encoded):
         return {"logits": (*encoded["sequence_output"][:2], self.num_labels)}
 
 
@@ -475,18 +469,15 @@ class BertMultipleChoice(HeadModel):
     """
 
     head_name = "choice"
+    default_name = "bert_multiple_choice"
 
     # Batch, choices and sequence.
     input_rank = 3
 
     def __init__(
-        self,
-        config: BertConfig | dict,
-        dropout: float = 0.1,
-        name: str = "bert_multiple_choice",
-        **kwargs,
+        self, config: BertConfig | dict, dropout: float = 0.1, **kwargs
     ):
-        super().__init__(config, name=name, **kwargs)
+        super().__init__(config, **kwargs)
         self.dropout = Dropout(dropout, dtype=self.dtype_policy)
 
     def encoder_shapes(self, shapes):
@@ -536,18 +527,13 @@ class BertMultipleChoice(HeadModel):
             {"logits": logits}, {"attentions": attentions}
         )
 
-    def compute_output_shape(self, input_shape):
-        shapes = self.feature_shapes(input_shape)
+    def score_shapes(self, shapes, encoded):
         batch, choices, _ = shapes["input_ids"]
-        # This also checks the length.
-        encoded = self.bert.compute_output_shape(self.encoder_shapes(shapes))
-        attentions = [
+        encoded["attentions"] = [
             (batch, choices, *shape[1:])
             for shape in encoded.get("attentions", ())
         ]
-        return self.bert.with_attentions(
-            {"logits": (batch, choices)}, {"attentions": attentions}
-        )
+        return {"logits": (batch, choices)}
 
     def get_config(self):
         return {**super().get_config(), "dropout": self.dropout.rate}
@@ -561,16 +547,12 @@ class BertSpanLabeler(HeadModel):
     """
 
     head_name = "span"
+    default_name = "bert_span_labeler"
+    has_pooled_scores = False
 
-    def __init__(
-        self,
-        config: BertConfig | dict,
-        name: str = "bert_span_labeler",
-        **kwargs,
-    ):
-        super().__init__(config, name=name, **kwargs)
+    def __init__(self, config: BertConfig | dict, **kwargs):
+        super().__init__(config, **kwargs)
         self.cls = SpanHead(self.config, name="cls", dtype=self.dtype_policy)
-        self.freeze_pooler()
 
     def build_head(self, shapes):
         self.cls.build((None, None, self.width))
@@ -586,6 +568,6 @@ class BertSpanLabeler(HeadModel):
         scores = {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}
         return self.bert.with_attentions(scores, encoded)
 
-    def score_shapes(self, encoded):
+    def score_shapes(self, shapes, encoded):
         shape = encoded["sequence_output"][:2]
         return {"start_logits": shape, "end_logits": shape}

@@ -64,12 +64,12 @@ class Compiled(enum.Enum):
 class _Step(NamedTuple):
     """The arguments of `compiling`."""
 
-    compiled: Compiled
-    num_steps: int
-    usual_length: int
+    compiled: Compiled = Compiled.NOTHING
+    num_steps: int = 0
+    usual_length: int = USUAL_LENGTH
 
 
-_PLAIN = _Step(Compiled.NOTHING, 0, USUAL_LENGTH)
+_PLAIN = _Step()
 # A context variable, not an argument: between a step and the functions of this
 # module are Keras's `__call__` and models of users, whose `call` would have to
 # pass it on.

@@ -158,11 +158,14 @@ class UpdateRule(NamedTuple):
     """
 
     is_decayed: bool
-    is_adapted: bool = False
+    is_adapted: bool
 
 
 class _MomentOptimizer(keras.optimizers.Optimizer):
     """The common part of Adam and LAMB: moments, weight decay, slot names."""
+
+    # Only LAMB adapts updates; the empty expression is found in every path.
+    _adaptation_exclusions: tuple[str, ...] = ("",)
 
     def __init__(
         self,
@@ -203,11 +206,14 @@ class _MomentOptimizer(keras.optimizers.Optimizer):
         super().build(variables)
         self._paths = [v.path for v in variables]
         self._rules = [
-            UpdateRule(not matches(self._decay_exclusions, v.path))
-            for v in variables
+            UpdateRule(
+                not matches(self._decay_exclusions, path),
+                not matches(self._adaptation_exclusions, path),
+            )
+            for path in self._paths
         ]
         self._multipliers = [
-            multiplier_of(v.path, self._rate_multipliers) for v in variables
+            multiplier_of(path, self._rate_multipliers) for path in self._paths
         ]
         self._moments = self.add_optimizer_variables(variables, _SLOTS)
 
@@ -264,9 +270,10 @@ class _MomentOptimizer(keras.optimizers.Optimizer):
                 x.value if isinstance(x, keras.Variable) else x for x in state
             ]
             rate = ops.convert_to_tensor(rate)
+            constants = self.weight_decay_rate, self.beta_1, self.beta_2
+            constants += self.epsilon, self.bias_correction
             self._compiled_assign(
-                *(gradient, *state, rate, rule),
-                hyperparameters=self._hyperparameters,
+                gradient, *state, rate, rule, hyperparameters=constants
             )
         else:
             self.assign_updated(gradient, *state, rate, rule)
@@ -325,14 +332,6 @@ class _MomentOptimizer(keras.optimizers.Optimizer):
         values = self.updated(gradient, *state, learning_rate, rule)
         for old, new in zip(state, values, strict=True):
             self.assign(old, new)
-
-    @property
-    def _hyperparameters(self) -> tuple[float, ...]:
-        """The constants of a compiled update."""
-        return (
-            *(self.weight_decay_rate, self.beta_1, self.beta_2),
-            *(self.epsilon, self.bias_correction),
-        )
 
     @functools.cached_property
     def _compiled_assign(self) -> Any:
@@ -471,18 +470,6 @@ class Lamb(_MomentOptimizer):
         self._adaptation_exclusions = check_patterns(
             "exclude_from_layer_adaptation", exclude_from_layer_adaptation
         )
-
-    def build(self, variables) -> None:
-        """Creates the moments of the variables; called by `apply`."""
-        if self.built:
-            return
-        super().build(variables)
-        self._rules = [
-            rule._replace(
-                is_adapted=not matches(self._adaptation_exclusions, v.path)
-            )
-            for rule, v in zip(self._rules, variables, strict=True)
-        ]
 
     def get_config(self) -> dict[str, Any]:
         return super().get_config() | {

@@ -80,6 +80,15 @@ class BertLayer(keras.layers.Layer):
         super().__init__(**kwargs)
         self.config = as_config(config)
 
+    def build(self, x_shape=None, **_):
+        """Builds the inner layers, in the order in which they were made.
+
+        Keras passes the shape of each argument of `call` by its name.
+        """
+        vectors = (None, None, self.config.hidden_size)
+        for layer in self._flatten_layers(include_self=False, recursive=False):
+            layer.build(vectors)
+
     def get_config(self):
         return {**super().get_config(), "config": self.config.to_dict()}
 
@@ -134,12 +143,7 @@ class Embeddings(BertLayer):
         self.dropout = self.make_dropout(self.config.hidden_dropout_prob)
         self.starts_as_zeros = False
 
-    def build(
-        self,
-        input_ids_shape=None,
-        segment_ids_shape=None,
-        position_ids_shape=None,
-    ):
+    def build(self, input_ids_shape=None, **_):
         self.word_embeddings = self._table("word", self.config.vocab_size)
         self.token_type_embeddings = self._table(
             "token_type", self.config.type_vocab_size
@@ -147,7 +151,7 @@ class Embeddings(BertLayer):
         self.position_embeddings = self._table(
             "position", self.config.max_position_embeddings
         )
-        self.layer_norm.build((None, None, self.config.hidden_size))
+        super().build()
 
     def compute_output_shape(self, input_ids_shape):
         return (*input_ids_shape, self.config.hidden_size)
@@ -210,10 +214,6 @@ class SelfAttention(BertLayer):
         self.dropout = self.make_dropout(
             self.config.attention_probs_dropout_prob
         )
-
-    def build(self, x_shape=None, attention_bias_shape=None):
-        for projection in (self.query, self.key, self.value):
-            projection.build((None, None, self.config.hidden_size))
 
     def call(self, x, attention_bias, seed=None, num_queries=None):
         """Computes self-attention.
@@ -278,7 +278,7 @@ class ResidualOutput(BertLayer):
         self.dropout = self.make_dropout(self.config.hidden_dropout_prob)
         self.layer_norm = self.make_layer_norm()
 
-    def build(self, x_shape, residual_shape=None):
+    def build(self, x_shape, **_):
         self.dense.build(x_shape)
         self.layer_norm.build((None, None, self.config.hidden_size))
 
@@ -302,10 +302,6 @@ class Attention(BertLayer):
         self.self_attention = self.make_inner(SelfAttention, "self")
         self.residual = self.make_inner(ResidualOutput, "output")
 
-    def build(self, x_shape=None, attention_bias_shape=None):
-        self.self_attention.build()
-        self.residual.build((None, None, self.config.hidden_size))
-
     def call(self, x, attention_bias, seed=None, num_queries=None):
         """Maps floats [B, S, H] to [B, Q, H] and attention probabilities."""
         context, probabilities = self.self_attention(
@@ -323,9 +319,6 @@ class Intermediate(BertLayer):
     def __init__(self, config, **kwargs):
         super().__init__(config, **kwargs)
         self.dense = self.make_dense(self.config.intermediate_size)
-
-    def build(self, x_shape=None):
-        self.dense.build((None, None, self.config.hidden_size))
 
     def call(self, x):
         """Maps floats [B, S, H] to [B, S, I]."""
@@ -350,7 +343,7 @@ class TransformerBlock(BertLayer):
         self.intermediate = self.make_inner(Intermediate, "intermediate")
         self.residual = self.make_inner(ResidualOutput, "output")
 
-    def build(self, x_shape=None, attention_bias_shape=None):
+    def build(self, x_shape=None, **_):
         self.attention.build()
         self.intermediate.build()
         self.residual.build((None, None, self.config.intermediate_size))
@@ -394,10 +387,6 @@ class Encoder(BertLayer):
             self.make_inner(TransformerBlock, f"layer_{index}")
             for index in range(self.config.num_hidden_layers)
         ]
-
-    def build(self, x_shape=None, attention_bias_shape=None):
-        for block in self.blocks:
-            block.build()
 
     def compute_output_shape(self, x_shape):
         batch, length, _ = x_shape

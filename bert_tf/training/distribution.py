@@ -145,12 +145,6 @@ def _require_task(own: str, workers: Iterable[str]) -> None:
     require_choice("The task of TF_CONFIG", own, [*workers])
 
 
-def _one_device(config: DistributionConfig) -> tf.distribute.Strategy:
-    # With the default strategy, unlike OneDeviceStrategy, TensorFlow places
-    # each operation where it runs best.
-    return tf.distribute.get_strategy()
-
-
 def _mirrored(config: DistributionConfig) -> tf.distribute.Strategy:
     devices = tf.config.list_logical_devices("GPU")
     if not devices:
@@ -205,7 +199,9 @@ def _require_answers(
 
 
 _MAKERS = {
-    "one_device": _one_device,
+    # With the default strategy, unlike OneDeviceStrategy, TensorFlow places
+    # each operation where it runs best.
+    "one_device": lambda config: tf.distribute.get_strategy(),
     "mirrored": _mirrored,
     "multi_worker_mirrored": _multi_worker,
     "tpu": _tpu,
@@ -265,9 +261,8 @@ def should_compile(strategy: tf.distribute.Strategy, wish: bool | None) -> bool:
 
 def runs_on_cpus(strategy: tf.distribute.Strategy) -> bool:
     """Returns whether there are neither GPUs nor a TPU."""
-    if isinstance(strategy, tf.distribute.TPUStrategy):
-        return False
-    return runs_op_by_op()
+    is_tpu = isinstance(strategy, tf.distribute.TPUStrategy)
+    return runs_op_by_op() and not is_tpu
 
 
 # -------------------------------------------- exchange between processes
@@ -282,12 +277,8 @@ def agreement(
     [2, 3] on another, and returns [1, 3] on both. All processes must call it
     equally often.
     """
-    if num_processes(strategy) == 1:
-        return list
     share = exchange(strategy)
-    return lambda numbers: (
-        share(np.asarray(numbers, np.int32)).min(axis=0).tolist()
-    )
+    return lambda numbers: share(np.int32(numbers)).min(axis=0).tolist()
 
 
 def exchange(
@@ -377,17 +368,26 @@ def wait_for_workers(
       InputError: This process cannot listen at its address, an address is
         invalid or occurs twice, or a worker did not start.
     """
-    own_place = _parse_address(own)
-    places = {name: _parse_address(address) for name, address in others.items()}
-    if not places:
+    places = [_parse_address(address) for address in (own, *others.values())]
+    (host, port), count = collections.Counter(places).most_common(1)[0]
+    if count > 1:
+        raise wrong_value(
+            "Each worker of TF_CONFIG",
+            "at a different address",
+            f"{host}:{port}",
+            "Change the host or port of one.",
+        )
+    if not others:
         return
-    _require_distinct([own_place, *places.values()])
     started = time.monotonic()
     next_message = started + _SECONDS_BEFORE_MESSAGE
-    missing: Iterable[str] = places
-    with _listening(own, own_place[1]):
+    missing: Iterable[str] = others
+    with _listening(own, places[0][1]):
         while True:
-            errors = {name: _try_to_connect(places[name]) for name in missing}
+            errors = {
+                name: connection_error(others[name], _SECONDS_TO_CONNECT)
+                for name in missing
+            }
             missing = [name for name, error in errors.items() if error]
             if not missing:
                 return
@@ -407,11 +407,17 @@ def wait_for_workers(
             time.sleep(_SECONDS_BETWEEN_ATTEMPTS)
 
 
-def connection_error(address: str) -> str | None:
+def connection_error(
+    address: str, seconds: float = _SECONDS_TO_CONNECT_ONCE
+) -> str | None:
     """Returns why HOST:PORT does not answer; None if it does."""
     host, _, port = address.rpartition(":")
     place = host.strip("[]"), int(port)
-    return _try_to_connect(place, _SECONDS_TO_CONNECT_ONCE)
+    try:
+        with socket.create_connection(place, seconds):
+            return None
+    except (OSError, OverflowError) as error:
+        return reason(error)
 
 
 def _parse_address(address: str) -> tuple[str, int]:
@@ -421,19 +427,6 @@ def _parse_address(address: str) -> tuple[str, int]:
     if not host or not is_number or not 0 < int(port[:9]) <= _LARGEST_PORT:
         raise wrong_value("Each worker of TF_CONFIG", "HOST:PORT", address)
     return host.strip("[]"), int(port)
-
-
-def _require_distinct(places: Iterable[tuple[str, int]]) -> None:
-    """Raises InputError if two workers have the same address."""
-    counts = collections.Counter(places)
-    for (host, port), count in counts.items():
-        if count > 1:
-            raise wrong_value(
-                "Each worker of TF_CONFIG",
-                "at a different address",
-                f"{host}:{port}",
-                "Change the host or port of one.",
-            )
 
 
 def _listening(own: str, port: int) -> contextlib.closing[socket.socket]:
@@ -453,14 +446,3 @@ def _listening(own: str, port: int) -> contextlib.closing[socket.socket]:
             f"{reason(error)}. It may be the address of another host, or an "
             "earlier run may still use it."
         ) from error
-
-
-def _try_to_connect(
-    place: tuple[str, int], seconds: float = _SECONDS_TO_CONNECT
-) -> str | None:
-    """Returns why a connection fails; None if it does not."""
-    try:
-        with socket.create_connection(place, seconds):
-            return None
-    except (OSError, OverflowError) as error:
-        return reason(error)

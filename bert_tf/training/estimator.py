@@ -37,13 +37,8 @@ from bert_tf.checkpoints.weights import (
 )
 from bert_tf.errors import InputError, wrong_value
 from bert_tf.modeling.kernels import USUAL_LENGTH
-from bert_tf.training.distribution import (
-    agreement,
-    all_rows,
-    is_chief,
-    is_plain,
-    should_compile,
-)
+from bert_tf.training import distribution, workers
+from bert_tf.training.distribution import is_chief, is_plain
 from bert_tf.training.hooks import (
     Hook,
     LossScaleLog,
@@ -54,12 +49,7 @@ from bert_tf.training.hooks import (
 )
 from bert_tf.training.settings import TrainingConfig
 from bert_tf.training.step import INITIAL_LOSS_SCALE, TrainingStep, cut
-from bert_tf.training.workers import (
-    raise_worker_lost,
-    require_same_step,
-    require_same_weights,
-    wait_for_all,
-)
+from bert_tf.training.workers import raise_worker_lost
 
 # Called with batch_size, num_shards, shard and start_example: returns batches
 # for one replica, see data/pipeline.py.
@@ -119,7 +109,7 @@ class Estimator:
         self.examples_seen = 0
         self.random_variables: tuple[str, ...] = ()
         self.train_seconds = 0.0
-        self._jit = should_compile(strategy, config.jit_compile)
+        self._jit = distribution.should_compile(strategy, config.jit_compile)
         self._manager = self._own_checkpoint = None
         if output_dir is not None:
             self._manager = checkpoints.CheckpointManager(
@@ -137,8 +127,8 @@ class Estimator:
         self._saved_step = 0
         self.weights_from = self._own_checkpoint
         self._initialize(open_initial)
-        require_same_step(strategy, self.step, output_dir)
-        require_same_weights(strategy, self._weights)
+        workers.require_same_step(strategy, self.step, output_dir)
+        workers.require_same_weights(strategy, self._weights)
 
     # ------------------------------------------------------------ variables
 
@@ -318,7 +308,7 @@ class Estimator:
             with watching(hooks, self.step), signals.deferred() as stop:
                 self._loop(run_steps, iter(data), hooks, stop)
         except NonFiniteError:
-            wait_for_all(self.strategy)
+            workers.wait_for_all(self.strategy)
             raise
         finally:
             self.train_seconds += time.monotonic() - started
@@ -346,7 +336,7 @@ class Estimator:
     def _loop(
         self, run_steps, data, hooks: Sequence[Hook], stop: signals.StopRequest
     ) -> None:
-        agree = agreement(self.strategy)
+        agree = distribution.agreement(self.strategy)
         most, is_first = 1, True
         while True:
             wish = min(most, self._steps_to_stop(hooks))
@@ -500,7 +490,7 @@ class Estimator:
         }
         if is_plain(self.strategy):
             return predictions  # See `TrainingStep._all_reduce`.
-        return {name: all_rows(value) for name, value in predictions.items()}
+        return {n: distribution.all_rows(x) for n, x in predictions.items()}
 
     @tf.autograph.experimental.do_not_convert  # As in `TrainingStep`.
     def _predictions(self, features) -> dict[str, tf.Tensor]:

@@ -5,6 +5,7 @@ one or more steps, with the values recorded at each of those steps.
 """
 
 import contextlib
+import functools
 import itertools
 import math
 import os
@@ -20,7 +21,7 @@ from absl import logging
 
 from bert_tf.base import files
 from bert_tf.checkpoints.weights import are_finite
-from bert_tf.errors import InputError, reason
+from bert_tf.errors import InputError
 from bert_tf.training import results
 from bert_tf.training.results import (
     Best,
@@ -214,7 +215,10 @@ class EventFile:
     """
 
     def __init__(self, folder: str | None):
-        self._folder = folder
+        self._input_errors = functools.partial(
+            files.input_errors,
+            *("write TensorBoard's events to", str(folder), tf.errors.OpError),
+        )
         with self._input_errors():
             self._writer = (
                 tf.summary.create_noop_writer()
@@ -231,16 +235,6 @@ class EventFile:
     def close(self) -> None:
         with self._input_errors():
             self._writer.close()
-
-    @contextlib.contextmanager
-    def _input_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except tf.errors.OpError as error:
-            raise InputError(
-                f"Cannot write TensorBoard's events to {self._folder}: "
-                f"{reason(error)}."
-            ) from error
 
 
 class Summaries(Hook):

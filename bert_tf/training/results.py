@@ -51,13 +51,10 @@ def finite_or_null(values: Mapping[str, float]) -> dict[str, float | None]:
 
 def null_to_nan(values: Mapping[str, float | None]) -> dict[str, float]:
     """Converts numbers from JSON to floats, None to NaN; keeps integers."""
-
-    def number(value: float | None) -> float:
-        if value is None:
-            return math.nan
-        return value if isinstance(value, int) else float(value)
-
-    return {name: number(value) for name, value in values.items()}
+    return {
+        name: math.nan if x is None else x if isinstance(x, int) else float(x)
+        for name, x in values.items()
+    }
 
 
 class Metric(str):

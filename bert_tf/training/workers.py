@@ -6,8 +6,8 @@ connections are closed, and about twenty if its host lost power or network.
 """
 
 import contextlib
-import functools
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -172,12 +172,11 @@ def _fingerprints(inputs: Mapping[str, Iterable[str]]) -> dict[str, str]:
         for number, path in enumerate(input_paths, start=1)
     }
     share = _BYTES_OF_ALL_FILES // max(1, len(paths)) // 2
-    describe = functools.partial(
-        _fingerprint, most=max(share, _LEAST_BYTES_OF_FILE)
-    )
+    most = itertools.repeat(max(share, _LEAST_BYTES_OF_FILE))
     # Threads hide the latency of remote files.
     with futures.ThreadPoolExecutor() as pool:
-        return dict(zip(paths, pool.map(describe, paths.values()), strict=True))
+        texts = pool.map(_fingerprint, paths.values(), most)
+        return dict(zip(paths, texts, strict=True))
 
 
 def _fingerprint(path: str, most: int) -> str:
@@ -208,20 +207,15 @@ def _exchange_json(strategy: tf.distribute.Strategy, value: Any) -> list[Any]:
 def _differences(fingerprints: Mapping[str, Mapping[str, str]]) -> list[str]:
     """Returns a clause for each setting that differs between workers."""
     (first, expected), *others = fingerprints.items()
-    names = dict.fromkeys(
-        name for settings in fingerprints.values() for name in settings
-    )
-    clauses = []
-    for name in names:
-        value = expected.get(name, "absent")
-        for other, settings in others:
+    clauses: dict[str, str] = {}
+    for other, settings in others:
+        for name in {**expected, **settings}:
+            value = expected.get(name, "absent")
             received = settings.get(name, "absent")
             if received != value:
-                clauses.append(
-                    f"{name} is {value} on {first} and {received} on {other}"
-                )
-                break
-    return clauses
+                text = f"{name} is {value} on {first} and {received} on {other}"
+                clauses.setdefault(name, text)
+    return [*clauses.values()]
 
 
 # ------------------------------------------------------- acting on all workers
@@ -268,8 +262,6 @@ def chief_first(
     In a shared folder the others find what the chief has written; otherwise
     they write it themselves.
     """
-    if num_processes(strategy) == 1:
-        return act()
     if is_chief(strategy):
         result = on_all_workers(strategy, act, what)
         on_all_workers(strategy, lambda: None, what)

@@ -24,7 +24,7 @@ from bert_tf.modeling.heads import (
     BertSpanLabeler,
     BertTokenClassifier,
 )
-from bert_tf.modeling.optimization import WarmupLinearDecay
+from bert_tf.modeling.optimization import AdamWeightDecay, WarmupLinearDecay
 from bert_tf.modeling.variables import checkpoint_variables
 
 # All sizes differ, so that swapped axes fail.
@@ -195,15 +195,27 @@ def named_weights(model) -> dict[str, np.ndarray]:
     }
 
 
-def classifier_to_train(optimizer_class) -> keras.Model:
-    """A compiled classifier that draws no random numbers."""
-    model = make(BertClassifier, WITHOUT_DROPOUT, dropout=0.0)
+def compiled(model: keras.Model, optimizer=None) -> keras.Model:
+    """A classifier that is compiled for a few steps, by default of Adam."""
     model.compile(
-        optimizer_class(WarmupLinearDecay(0.01, 7, 2), global_clipnorm=1.0),
+        optimizer or AdamWeightDecay(0.01),
         keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         **BRIEFLY,
     )
     return model
+
+
+def trainable(model) -> set[str]:
+    """The TF1 names of the trainable variables."""
+    names = {v.path: name for name, v in checkpoint_variables(model).items()}
+    return {names[v.path] for v in model.trainable_variables}
+
+
+def classifier_to_train(optimizer_class) -> keras.Model:
+    """A compiled classifier that draws no random numbers."""
+    model = make(BertClassifier, WITHOUT_DROPOUT, dropout=0.0)
+    schedule = WarmupLinearDecay(0.01, 7, 2)
+    return compiled(model, optimizer_class(schedule, global_clipnorm=1.0))
 
 
 def train(model: keras.Model, first: int, last: int) -> None:
@@ -214,3 +226,11 @@ def train(model: keras.Model, first: int, last: int) -> None:
     model.fit(
         inputs, np.concatenate(labels), batch_size=B, shuffle=False, verbose=0
     )
+
+
+def moved_by_training(model: keras.Model, first: int, last: int) -> set[str]:
+    """Runs steps; returns the TF1 names of the weights that they change."""
+    before = numbers(checkpoint_variables(model))
+    train(model, first, last)
+    after = numbers(checkpoint_variables(model))
+    return {n for n in after if not np.array_equal(before[n], after[n])}

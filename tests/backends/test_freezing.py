@@ -13,14 +13,9 @@ from bert_tf.modeling.optimization import AdamWeightDecay, layerwise_rates
 from bert_tf.modeling.variables import checkpoint_variables
 from tests.backends import small_bert
 from tests.backends.gradients import gradients
+from tests.backends.small_bert import trainable
 
 FROZEN = re.compile("bert/(embeddings|encoder/layer_0)/")
-
-
-def trainable(model) -> set[str]:
-    """TF1 names of the trainable variables."""
-    names = {v.path: name for name, v in checkpoint_variables(model).items()}
-    return {names[v.path] for v in model.trainable_variables}
 
 
 @pytest.mark.parametrize("built", [False, True])
@@ -59,24 +54,6 @@ def test_the_config_has_the_frozen_layers():
     model.bert.trainable = False
     again = small_bert.fill(BertClassifier.from_config(model.get_config()))
     assert trainable(again) == {"output_weights", "output_bias"}
-
-
-@pytest.mark.parametrize("lora_first", [False, True])
-def test_lora_adapters_of_frozen_layers_are_trained(lora_first):
-    model = small_bert.make(BertModel)
-    if not lora_first:
-        model.freeze(1)
-    for block in model.encoder.blocks:
-        block.attention.self_attention.query.enable_lora(2)
-    if lora_first:
-        model.freeze(1)
-    assert model.frozen_layers == ["embeddings", "layer_0"]
-    names = set(checkpoint_variables(model))
-    adapters = {n for n in names if "query/lora_kernel_" in n}
-    assert len(adapters) == 4
-    frozen = {n for n in names - adapters if FROZEN.match(n)}
-    frozen.add("bert/encoder/layer_1/attention/self/query/kernel")
-    assert trainable(model) == names - frozen
 
 
 @pytest.mark.parametrize("lora", [False, True])
@@ -127,18 +104,10 @@ def test_gradients_of_the_other_layers_are_the_same():
 def test_fit_moves_only_the_other_layers():
     model = small_bert.make(BertClassifier, gradient_checkpointing=True)
     model.bert.freeze(1)
-    optimizer = AdamWeightDecay(0.01)
-    model.compile(
-        optimizer,
-        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-        **small_bert.BRIEFLY,
-    )
-    before = small_bert.numbers(checkpoint_variables(model))
-    small_bert.train(model, 0, 1)
-    after = small_bert.numbers(checkpoint_variables(model))
-    moved = {n for n in after if not np.array_equal(before[n], after[n])}
-    assert moved == trainable(model) != set(after)
-    assert {name.rpartition("/")[0] for name in optimizer.slot_variables()} == {
+    moved = small_bert.moved_by_training(small_bert.compiled(model), 0, 1)
+    assert moved == trainable(model) != set(checkpoint_variables(model))
+    slots = model.optimizer.slot_variables()
+    assert {name.rpartition("/")[0] for name in slots} == {
         v.path for v in model.trainable_variables
     }
 

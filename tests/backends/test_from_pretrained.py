@@ -198,9 +198,6 @@ def test_saved_and_loaded(folders, tmp_path, head, format):
         ("span", "pretraining", {}, "encoder"),
         ("span", "encoder", {"add_pooling_layer": True}, "encoder"),
         ("encoder", "classifier", {"labels": ["x", "y"]}, "encoder"),
-        ("encoder", "choice", {}, "encoder"),
-        ("masked_lm", "token", {"num_labels": 2}, "encoder"),
-        ("encoder", "span", {}, "encoder"),
     ],
 )
 def test_random_parts_are_not_saved(

@@ -66,7 +66,7 @@ def test_training_resumes_from_a_file_of_tensorflow(golden, expected):
     """Weights, optimizer, schedule and loss come from one file."""
     with small_bert.initial_zeros():
         model = keras.models.load_model(golden / "tensorflow.keras")
-    model.jit_compile = keras.config.backend() == "jax"
+    model.run_eagerly = small_bert.BRIEFLY["run_eagerly"]
     small_bert.train(model, small_bert.STEPS_BEFORE_SAVING, small_bert.STEPS)
     computed = small_bert.named_weights(model)
     computed = {f"AdamWeightDecay/{k}": v for k, v in computed.items()}

@@ -82,7 +82,7 @@ def test_fit_gives_the_plain_weights():
                 {name: value.shape for name, value in inputs.items()}
             ).items()
         }
-        model.fit(inputs, targets, batch_size=1, shuffle=False, verbose=0)
+        model.fit(inputs, targets, batch_size=small_bert.B, verbose=0)
         weights.append(small_bert.named_weights(model))
     name = "bert/encoder/layer_0/attention/self/query/kernel"
     assert np.abs(weights[0][name] - start[name]).max() > 1e-4

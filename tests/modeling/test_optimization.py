@@ -306,17 +306,16 @@ def test_compile_fit_save_and_load(tmp_path, optimizer_class):
         global_clipnorm=1.0,
         rate_multipliers=[(f"{model.layers[0].name}/kernel$", 0.0)],
     )
-    # tests/training/test_step.py compiles steps of Lamb.
-    is_compiled = optimizer_class is not Lamb
-    model.compile(optimizer, "mse", jit_compile=is_compiled)
-    losses = fit(model, 25)
-    assert losses[-1] < 0.5 * losses[0]
-    assert optimizer.iterations.numpy() == 50
+    # test_heads.py and tests/training/test_step.py compile steps.
+    model.compile(optimizer, "mse", run_eagerly=True)
+    losses = fit(model, 6)
+    assert losses[-1] < 0.9 * losses[0]
+    assert optimizer.iterations.numpy() == 12
     model.save(tmp_path / "toy.keras")
     copy = keras.saving.load_model(tmp_path / "toy.keras")
     assert isinstance(copy.optimizer, optimizer_class)
     assert copy.optimizer.get_config() == optimizer.get_config()
-    assert fit(copy, 4) == fit(model, 4)
+    assert fit(copy) == fit(model)
     for ours, theirs in zip(model.weights, copy.weights, strict=True):
         np.testing.assert_array_equal(ours, theirs)
     np.testing.assert_array_equal(frozen, before[0])

@@ -19,6 +19,8 @@ from bert_tf.training.hooks import Evaluation, Hook, NonFiniteError
 from bert_tf.training.settings import TrainingConfig
 from tests.training import toy_task
 
+pytestmark = pytest.mark.usefixtures("eager_fixtures", "eagerly")
+
 EXAMPLES = toy_task.examples(31)
 SETTINGS = {
     "train_batch_size": 12,
@@ -161,6 +163,7 @@ def precision():
     keras.config.set_dtype_policy("float32")
 
 
+@pytest.mark.graph
 @pytest.mark.parametrize(
     "policy",
     [pytest.param("float32", marks=pytest.mark.slow), "mixed_float16"],
@@ -396,6 +399,7 @@ def estimator(request, tmp_path_factory):
     )
 
 
+@pytest.mark.graph
 @pytest.mark.parametrize("count", [1, 7, 12])
 def test_every_example_is_predicted_in_order(estimator, count):
     features, task = toy_task.examples(count, seed=count), estimator.task
@@ -416,6 +420,7 @@ def test_every_example_is_predicted_in_order(estimator, count):
     }
 
 
+@pytest.mark.graph
 @pytest.mark.parametrize("replicas", [0, 2])
 def test_batches_of_any_size_and_length_in_any_order(tmp_path, replicas):
     """All share one trace; the mean of equal tokens is the token's row."""
@@ -474,6 +479,7 @@ def graphs() -> int:
     )
 
 
+@pytest.mark.graph
 @pytest.mark.parametrize(
     "jit_compile", [False, pytest.param(True, marks=pytest.mark.slow)]
 )
