@@ -190,10 +190,11 @@ def pairs_without_scores(folder):
 @pytest.mark.parametrize(
     "kind",
     [
-        *(numbers, pairs, tags, answers, classes_of_a_teacher),
+        *(pairs, tags, answers, classes_of_a_teacher),
         *(
             pytest.param(kind, marks=pytest.mark.slow)
             for kind in (
+                numbers,
                 weighted_classes,
                 several_labels,
                 pairs_without_scores,
@@ -202,7 +203,7 @@ def pairs_without_scores(folder):
                 answers_of_a_teacher,
             )
         ),
-        pytest.param(classes, marks=pytest.mark.graph),
+        pytest.param(classes, marks=[pytest.mark.graph, pytest.mark.slow]),
     ],
 )
 def test_a_script_and_fit_train_to_the_same_weights(kind, tmp_path):
@@ -210,7 +211,8 @@ def test_a_script_and_fit_train_to_the_same_weights(kind, tmp_path):
     start = tmp_path / "start"
     doors.model.save_pretrained(start)
     # The order of a second epoch does not depend on the kind.
-    training = TRAINING | {"epochs": 2 if kind is classes else 1}
+    has_two = kind in (classes, classes_of_a_teacher)
+    training = TRAINING | {"epochs": 2 if has_two else 1}
     fine_tuning_runs.run(
         *(doors.script, tmp_path / "output"),
         init_checkpoint=start,

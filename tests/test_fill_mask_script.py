@@ -2,13 +2,11 @@
 
 import dataclasses
 import io
-import subprocess
 import sys
 
 import in_process
 import pytest
 import small_release
-from checkout import ROOT
 
 from bert_tf.checkpoints import conversion, keras_files, tf1
 from bert_tf.checkpoints.pretrained import open_pretrained
@@ -41,24 +39,6 @@ def said(launch, capsys):
 def set_input(monkeypatch, lines):
     """Sets the bytes of the standard input."""
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines)))
-
-
-@pytest.mark.slow
-def test_a_text_and_its_blanks(release):
-    start = f"--init_checkpoint={release}/bert_model.ckpt"
-    done = subprocess.run(
-        [
-            *(sys.executable, str(ROOT / "fill_mask.py"), start),
-            *("--text=[MASK] cat [MASK]", "--top_k=2"),
-        ],
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    text, first, second = done.stdout.splitlines()
-    assert text == "[MASK] cat [MASK]"
-    assert first.startswith("  [MASK] 1: ")
-    assert second.count("%") == 2
 
 
 def test_python_gets_what_is_printed(release, capsys):

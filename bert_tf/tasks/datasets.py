@@ -225,15 +225,9 @@ class SplitFile:
     def read(
         self, warn: bool = True, is_labelled: bool | None = None
     ) -> list[Example]:
-        """Reads the examples.
+        """Reads the examples; see `read_examples`.
 
-        Args:
-          warn: Whether to log warnings.
-          is_labelled: Whether each row must have a label; by default, rows of
-            the training and development sets must.
-
-        Raises:
-          InputError: A file or one of its rows is not as expected.
+        By default, rows of the training and development sets must have labels.
         """
         source, data_set = self.source, self.data_set
         if is_labelled is None:
@@ -558,10 +552,7 @@ def _custom_files(
 def _indicators(
     columns: tuple[str, ...], labels: Sequence[str] | None
 ) -> tuple[str, ...]:
-    """Returns the label of each column of 0 and 1.
-
-    Columns that are numbers take the given labels in order.
-    """
+    """Returns the label of each column; numbers take the labels in order."""
     names = columns
     if labels and all(column.isdecimal() for column in columns):
         names = tuple(labels)

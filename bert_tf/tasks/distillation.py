@@ -78,9 +78,12 @@ def with_outputs(
     sequences = features.sequences
     if task.head in ("span", "token"):
         # Every batch was padded to its longest row only.
+        longest = features.max_seq_length
         outputs = {
-            name: _padded(values, features.max_seq_length)
-            for name, values in outputs.items()
+            name: np.pad(
+                x, [*[(0, 0)] * (x.ndim - 1), (0, longest - x.shape[-1])]
+            )
+            for name, x in outputs.items()
         }
         sequences += tuple(outputs)
     arrays = {**features.arrays, **outputs}
@@ -104,12 +107,6 @@ def only_labeled(features: Features) -> Features:
         arrays={name: x[is_labeled] for name, x in arrays.items()},
         lengths=features.lengths[is_labeled],
     )
-
-
-def _padded(values: np.ndarray, length: int) -> np.ndarray:
-    """Returns values [..., S] with zeros up to a length."""
-    padding = [(0, 0)] * (values.ndim - 1)
-    return np.pad(values, [*padding, (0, length - values.shape[-1])])
 
 
 def task_of_teacher(

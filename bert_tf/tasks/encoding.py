@@ -3,7 +3,7 @@
 import abc
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -66,28 +66,20 @@ class TextEncoding:
         Raises:
           InputError: The vocabulary lacks a special token.
         """
-        return _tokenizer(self.vocab, self.do_lower_case, self.strip_accents)
+        global _latest
+        arguments = self.vocab, self.do_lower_case, self.strip_accents
+        latest = _latest  # Other threads may replace it meanwhile.
+        if latest is None or latest[0] != arguments:
+            tokenizer = FullTokenizer(*arguments)
+            require_special_tokens(tokenizer.vocab, ["[CLS]", "[SEP]"])
+            _latest = latest = arguments, tokenizer
+        return latest[1]
 
 
+# The latest tokenizer and its arguments. `functools.cache` would hash every
+# token at each call, which takes longer than to tokenize a text. A tuple is
+# compared with itself at once.
 _latest: tuple[tuple, FullTokenizer] | None = None
-
-
-def _tokenizer(
-    vocab: tuple[str, ...], do_lower_case: bool, strip_accents: bool | None
-) -> FullTokenizer:
-    """Returns the latest tokenizer if its arguments are equal, or a new one.
-
-    `functools.cache` would hash every token at each call, which takes longer
-    than to tokenize a text. A tuple is compared with itself at once.
-    """
-    global _latest
-    arguments = vocab, do_lower_case, strip_accents
-    latest = _latest  # Other threads may replace it meanwhile.
-    if latest is None or latest[0] != arguments:
-        tokenizer = FullTokenizer(*arguments)
-        require_special_tokens(tokenizer.vocab, ["[CLS]", "[SEP]"])
-        _latest = latest = arguments, tokenizer
-    return latest[1]
 
 
 class Encoded(NamedTuple):
@@ -115,12 +107,15 @@ class RowEncoding(TextEncoding, abc.ABC, Generic[Item]):
 
     Attributes, in addition to `TextEncoding`'s:
       labels: The names of the labels, ordered by id; () if there are none.
+      doc_stride: The number of tokens from one window to the next; None if an
+        example has no windows.
       unit: What an example is called in the log, in the plural.
       cut_unit: What `Encoded.num_cut` counts, in the plural.
       rows_per_part: About how many rows are made at a time.
     """
 
     labels: tuple[str, ...] = ()
+    doc_stride: int | None = None
     unit: ClassVar[str] = "examples"
     cut_unit: ClassVar[str] = "examples"
     rows_per_part: ClassVar[int] = 1 << 12
@@ -148,15 +143,32 @@ class RowEncoding(TextEncoding, abc.ABC, Generic[Item]):
     def split(
         self, examples: Iterable[Item], num_rows: int | None = None
     ) -> Iterator[list[Item]]:
-        """Yields examples in parts of about `num_rows` rows.
+        """Yields examples in parts of about `num_rows` rows, at least one each.
 
-        The default is `rows_per_part`. The number of rows is estimated without
-        tokenizing.
+        The default is `rows_per_part`. The number of windows is estimated at
+        three characters per token, without tokenizing.
         """
-        examples = iter(examples)
-        size = num_rows or self.rows_per_part
-        while part := list(itertools.islice(examples, size)):
+        part: list[Item] = []
+        size, most, count = 0, num_rows or self.rows_per_part, 1
+        for example in examples:
+            if self.doc_stride is not None:
+                length = self.num_characters(example)
+                count = 1 + length // (3 * self.doc_stride)
+            if part and size + count > most:
+                yield part
+                part, size = [], 0
+            part.append(example)
+            size += count
+            if size >= most:
+                yield part
+                part, size = [], 0
+        if part:
             yield part
+
+    def num_characters(self, example: Item) -> int:
+        """Returns the length of what `doc_stride` splits; 0 if unknown."""
+        del example
+        return 0
 
     def count_rows(self, examples: Sequence[Item]) -> int:
         """Returns the number of rows; warns of examples that are skipped."""
@@ -345,17 +357,8 @@ class Encoding(RowEncoding[Example]):
             (example.text_a, example.text_b, example.choices, example.label)
         ).encode()
 
-    def split(
-        self, examples: Iterable[Example], num_rows: int | None = None
-    ) -> Iterator[list[Example]]:
-        if self.doc_stride is None:
-            return super().split(examples, num_rows)
-        return split_texts(
-            examples,
-            lambda example: len(example.text_a) + len(example.text_b or ""),
-            self.doc_stride,
-            num_rows or self.rows_per_part,
-        )
+    def num_characters(self, example: Example) -> int:
+        return len(example.text_a) + len(example.text_b or "")
 
     def count_rows(self, examples: Sequence[Example]) -> int:
         if self.doc_stride is None:
@@ -372,14 +375,10 @@ class Encoding(RowEncoding[Example]):
         # Finding the tokenizer takes as long as tokenizing a short text.
         tokenizer = self.tokenizer
         sequences_of = [[*self._sequences(e, tokenizer)] for e in examples]
-        sequences = [
-            sequence for of_example in sequences_of for sequence in of_example
-        ]
+        sequences = [*itertools.chain.from_iterable(sequences_of)]
         counts = np.ones(len(sequences_of), int)
         if self.doc_stride is not None:
-            counts = np.array(
-                [len(of_example) for of_example in sequences_of], int
-            )
+            counts = np.array([*map(len, sequences_of)], int)
         width = self.max_seq_length
         input_ids, input_mask = pad([s.input_ids for s in sequences], width)
         segment_ids, _ = pad([s.segment_ids for s in sequences], width)
@@ -477,21 +476,18 @@ class Encoding(RowEncoding[Example]):
             try:
                 value = label_id(example.label, self.problem, numbers)
             except (KeyError, OverflowError, TypeError, ValueError):
-                raise self._wrong_label(example) from None
+                expected = "a finite number"
+                if self.labels:
+                    names = listed(self.labels, last="or", most=20)
+                    expected = f"one of {names}"
+                hint = did_you_mean(str(example.label), self.labels)
+                raise in_file(
+                    example.where,
+                    f"the label must be {expected}; got {example.label!r}."
+                    f"{hint}",
+                ) from None
             label_ids[row] = value
         return label_ids
-
-    def _wrong_label(self, example: Example) -> InputError:
-        expected, hint = "a finite number", ""
-        if self.labels:
-            names = listed(self.labels, last="or", most=20)
-            expected = f"one of {names}"
-        if isinstance(example.label, str):
-            hint = did_you_mean(example.label, self.labels)
-        return in_file(
-            example.where,
-            f"the label must be {expected}; got {example.label!r}.{hint}",
-        )
 
 
 def pad(
@@ -560,27 +556,3 @@ def max_context(
     return [
         owner[start:end] == number for number, (start, end) in enumerate(spans)
     ]
-
-
-def split_texts(
-    texts: Iterable[Item],
-    num_characters: Callable[[Item], int],
-    doc_stride: int,
-    num_windows: int,
-) -> Iterator[list[Item]]:
-    """Yields texts in parts of about `num_windows` windows each.
-
-    The number of windows is estimated at three characters per token, without
-    tokenizing. A part has at least one text.
-    """
-    part: list[Item] = []
-    size = 0
-    for text in texts:
-        count = 1 + num_characters(text) // (3 * doc_stride)
-        if part and size + count > num_windows:
-            yield part
-            part, size = [], 0
-        part.append(text)
-        size += count
-    if part:
-        yield part

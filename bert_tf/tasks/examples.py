@@ -85,10 +85,9 @@ class Target:
     def label_of(self, value: Any, where: str) -> Label:
         """Returns the label for a value from a table or from JSON.
 
-        For an empty value, returns None (no label), or an empty tuple for a
+        An empty value gives None (no label), or an empty tuple for a
         multi-label problem. The value is a string or any value of JSON; for
-        `indicators`, a tuple of these. Raises InputError if it is not a label
-        of this task.
+        `indicators`, a tuple of these. Raises InputError for other labels.
         """
         if self.indicators:
             cells = zip(self.indicators, value, strict=True)
@@ -148,17 +147,13 @@ def name_of(value: Any, where: str) -> str:
 
 
 def _number(value: Any, where: str) -> float:
-    try:
-        number = math.nan if isinstance(value, bool) else float(value)
-    except (OverflowError, TypeError, ValueError):
-        number = math.nan
-    if not math.isfinite(number):
+    if isinstance(value, bool) or not _is_number(value):
         raise in_file(
             where,
             "a label for regression must be a finite number; got "
             f"{shortened(value)}.",
         )
-    return number
+    return float(value)
 
 
 def _is_set(value: Any, column: str, where: str) -> bool:
@@ -195,10 +190,10 @@ def have_values(labels: tuple[str, ...]) -> bool:
     return any(_is_number(name) or _plain(name) in _TRUTHS for name in labels)
 
 
-def _is_number(name: str) -> bool:
+def _is_number(value: Any) -> bool:
     try:
-        return math.isfinite(float(name))
-    except ValueError:
+        return math.isfinite(float(value))
+    except (OverflowError, TypeError, ValueError):
         return False
 
 
@@ -304,13 +299,8 @@ def _check_header(
 ) -> None:
     """Raises InputError, or warns, if a header looks like an example.
 
-    Args:
-      target: What the labels are.
-      is_fixed: Whether the first row is always skipped as the header, even
-        if it looks like an example, as in the original.
-      warn: Whether to log warnings.
-      header: The cells of a header whose columns were passed by number.
-      where: The place of the header.
+    If `is_fixed`, the first row is always skipped as the header, as in the
+    original. `header` has the cells of columns that were passed by number.
     """
     cell, key = header.get("label"), (header.get("id") or "").strip()
     if target.accepts(cell, where):

@@ -73,25 +73,18 @@ def f1(labels: Any, predictions: Any, positive_class: int = 1) -> float:
     return float(metrics.f1_score(is_label, is_predicted, zero_division=0))
 
 
-accuracy = _sklearn("accuracy_score")
-# The mean F1 of the classes that are labels or predicted. For multi-label
-# problems, of all labels, with 0 for an unused one.
-macro_f1 = _sklearn("f1_score", average="macro", zero_division=0)
-# The F1 over all decisions; for single labels, the accuracy.
-micro_f1 = _sklearn("f1_score", average="micro", zero_division=0)
-# Matthews's correlation; 0 if one side is constant.
-mcc = _sklearn("matthews_corrcoef")
-pearson = _correlation("pearsonr")
-spearman = _correlation("spearmanr")
-
 METRICS: dict[str, Metric] = {
-    "accuracy": accuracy,
+    "accuracy": _sklearn("accuracy_score"),
     "f1": f1,
-    "macro_f1": macro_f1,
-    "micro_f1": micro_f1,
-    "mcc": mcc,
-    "pearson": pearson,
-    "spearman": spearman,
+    # The mean F1 of the classes that are labels or predicted. For multi-label
+    # problems, of all labels, with 0 for an unused one.
+    "macro_f1": _sklearn("f1_score", average="macro", zero_division=0),
+    # The F1 over all decisions; for single labels, the accuracy.
+    "micro_f1": _sklearn("f1_score", average="micro", zero_division=0),
+    # Matthews's correlation; 0 if one side is constant.
+    "mcc": _sklearn("matthews_corrcoef"),
+    "pearson": _correlation("pearsonr"),
+    "spearman": _correlation("spearmanr"),
     "exact_match": exact_match,
 }
 
@@ -242,11 +235,10 @@ def _answerable_scores(
 ) -> dict[str, float]:
     """Computes exact match and F1 if every question has an answer."""
 
-    def points_of(texts: Sequence[str], predicted: str) -> _Points:
-        answers = [normalize(text) for text in texts]
-        return _best_points(answers, normalize(predicted), units)
-
-    points = [points_of(x, predictions[key]) for key, x in gold.items()]
+    points = [
+        _best_points([*map(normalize, x)], normalize(predictions[key]), units)
+        for key, x in gold.items()
+    ]
     # Running sums, as in the official scripts: `np.sum` may round differently.
     exact, f1 = np.cumsum(points, axis=0)[-1].tolist()
     return {

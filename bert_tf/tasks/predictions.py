@@ -1,5 +1,6 @@
 """Answers from logits, for classes and numbers, and their files."""
 
+import itertools
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -15,9 +16,6 @@ from bert_tf.tasks.task import most_probable
 
 # Multi-label problems predict all labels with a probability above this.
 THRESHOLD = 0.5
-
-# The range that the GLUE leaderboard accepts for the numbers of STS-B.
-SCORE_RANGE = (0.0, 5.0)
 
 # The tab, and all line ends of str.splitlines.
 _BREAK = re.compile("\r\n|[\t\n\x0b\x0c\r\x1c-\x1e\x85\u2028\u2029]")
@@ -43,12 +41,8 @@ def decode(problem: str, logits: Any) -> dict[str, Any]:
         return {"score": values}
     if problem == "multi_label":
         return {"probabilities": values, "is_present": values > THRESHOLD}
-    predicted_id, probability = most_probable(values)
-    return {
-        "predicted_id": predicted_id,
-        "probability": probability,
-        "probabilities": values,
-    }
+    names = "predicted_id", "probability", "probabilities"
+    return dict(zip(names, (*most_probable(values), values), strict=True))
 
 
 def _values(problem: str, logits: Any) -> Any:
@@ -85,12 +79,7 @@ def answers(
     if problem == "regression":
         return decided.tolist()
     if problem == "multi_label":
-        return [
-            tuple(
-                name for name, chosen in zip(labels, row, strict=True) if chosen
-            )
-            for row in decided
-        ]
+        return [tuple(itertools.compress(labels, row)) for row in decided]
     return [labels[number] for number in decided]
 
 
@@ -159,9 +148,9 @@ def write_submission(
     predictions: Sequence[str] | Sequence[float],
 ) -> None:
     """Writes one file of a submission to the GLUE leaderboard."""
-    low, high = SCORE_RANGE
+    # The leaderboard accepts numbers from 0 to 5.
     cells = (
-        x if isinstance(x, str) else f"{min(max(low, x), high):.3f}"
+        x if isinstance(x, str) else f"{min(max(0.0, x), 5.0):.3f}"
         for x in predictions
     )
     rows = zip(ids, cells, strict=True)

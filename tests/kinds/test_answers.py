@@ -16,7 +16,6 @@ from bert_tf.kinds.spans.squad_files import (
     ODDS_WITHOUT_SPAN,
     Question,
     SpanEncoding,
-    make_windows,
 )
 from bert_tf.kinds.spans.task import (
     AnswerRules,
@@ -198,46 +197,6 @@ def test_plain_words_give_the_answers_of_the_original():
     assert min(kinds.values()) > 20, kinds
 
 
-VOCAB = (
-    *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "steve", "smith", "'", "s", "cafe"),
-    *("was", "there", ",", "in", "u", ".", "##s", "book", "东", "京"),
-)
-
-
-@pytest.mark.parametrize(
-    ("context", "first", "last", "text", "originals"),
-    [
-        # Both split a word between tokens.
-        ("Steve Smith's book", 0, 1, "Steve Smith", "Steve Smith"),
-        ("was Café's there", 1, 1, "Café", "Café"),
-        # White space is kept from the context.
-        ("Steve  Smith", 0, 1, "Steve  Smith", "Steve Smith"),
-        # It gives up if normalization changes the number of letters.
-        ("Cafe\u0301's", 0, 0, "Cafe\u0301", "Cafe\u0301's"),
-        # It cannot find an unknown token.
-        ("in “Łódź”,", 2, 2, "Łódź", "“Łódź”,"),
-        # It finds the first "s" of the words, which is not the answer's.
-        ("Smith's", 2, 2, "s", "S"),
-        # Without a token, it has a text of its own.
-        (" ", 0, 0, "", "empty"),
-    ],
-)
-def test_slices_and_the_alignment_of_the_original(
-    context, first, last, text, originals
-):
-    encoding = SpanEncoding(VOCAB, True, None, 32, max_query_length=4)
-    question = Question("q1", "was", context)
-    made = make_windows([question], encoding, with_positions=False)
-    [rows] = slow.rows_of(made)
-    starts = np.zeros((len(rows), 32), np.float32)
-    ends = starts.copy()
-    starts[:, 3 + first] = ends[:, 3 + last] = 5
-    ours, original = slow.compare(
-        question, rows, made, starts, ends, encoding, n_best_size=1
-    )
-    assert (ours.text, original.text) == (text, originals)
-
-
 # --------------------------------------------------------- answering questions
 
 LENGTH = 19
@@ -310,16 +269,6 @@ def test_the_files_are_the_originals(tmp_path):
     write_answers(answers, str(tmp_path), False)
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {"predictions.json", "nbest_predictions.json"}
-
-
-def test_logits_of_a_stream_must_be_finite():
-    def predict(windows):
-        kept = find_the_word(windows)
-        return {**kept, "start_logits": kept["start_logits"] * np.nan}
-
-    stream = answer_questions(QUESTIONS, ENCODING, predict, WITH_NEGATIVE)
-    with pytest.raises(InputError, match="'q0'"):
-        list(stream)
 
 
 # ---------------------------------------------------------------------- scores

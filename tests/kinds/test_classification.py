@@ -335,15 +335,3 @@ def test_the_model_fits_the_schema(problem):
     assert model(batch)["logits"].shape == (5, width)
     assert not model.bert.embeddings.trainable
     assert model.dropout.rate == 0.25
-
-
-def test_micro_batches_of_weighted_examples():
-    features = examples("single_label", 6)
-    features["label_ids"].sort()
-    task = make(class_weights=[9.0, 1.0, 0.1], label_smoothing=0.1, dropout=0.0)
-    small_training.assert_micro_batches_are_one_batch(task, features)
-
-
-def test_learns_eight_examples():
-    task = make(dropout=0.0)
-    small_training.assert_learns(task, examples("single_label", 8))

@@ -338,7 +338,7 @@ def row_by_row(sentences, encoding):
     return [[CLS, *row, SEP] for row in found], num_cut
 
 
-@pytest.mark.parametrize("max_seq_length", [3, 4, 7, 13, 101])
+@pytest.mark.parametrize("max_seq_length", [3, 7, 101])
 def test_every_word_has_its_label_once(max_seq_length):
     sentences = random_sentences(seed=max_seq_length)
     encoding = dataclasses.replace(ENCODING, max_seq_length=max_seq_length)
@@ -353,8 +353,9 @@ def test_every_word_has_its_label_once(max_seq_length):
     assert encoding.count_rows(sentences) == len(ids)
     assert not batch["label_ids"][batch["label_mask"] == 0].any()
     label_ids, mask = batch["label_ids"], batch["label_mask"]
-    expected = [s.tags for s in sentences]
+    expected = [[*s.tags] for s in sentences]
     predictions = {"predicted_ids": label_ids, "label_mask": mask}
+    predictions["probabilities"] = mask
     task = TaggingTask(CONFIG, encoding)
     assert task.tags(predictions, sentences) == expected
 
@@ -445,6 +446,7 @@ def test_scores_are_of_whole_sentences():
     label_ids[mask > 0] = conll.label_numbers(sentences, TWO_TYPES)
     predictions = {
         "predicted_ids": predicted,
+        "probabilities": mask,
         "label_mask": mask,
         "label_ids": label_ids,
         "loss": np.array([1.5, 0.5, 1.0], np.float32),
@@ -452,8 +454,8 @@ def test_scores_are_of_whole_sentences():
     encoding = conll.TaggingEncoding((), True, None, 7, TWO_TYPES)
     task = TaggingTask(CONFIG, encoding)
     assert task.tags(predictions, sentences) == [
-        ("O", "B-A", "I-A", "I-A"),
-        ("B-A", "O"),
+        ["O", "B-A", "I-A", "I-A"],
+        ["B-A", "O"],
     ]
     scores = task.score(predictions, sentences)
     expected = {"f1": 1 / 2, "precision": 1 / 2, "recall": 1 / 2}

@@ -37,9 +37,8 @@ def log_odds(model, rows):
     return np.log(scores / (1 - scores)) if model.labels else scores
 
 
-@pytest.mark.parametrize("num_labels", [1, 2])
-def test_documents_are_ranked(num_labels):
-    model = scorer(num_labels)
+def test_documents_are_ranked():
+    model = scorer()
     scores = log_odds(model, [("a b", text) for text in TEXTS])
     order = np.argsort(-scores, kind="stable")
     found = model.rank("a b", TEXTS)
@@ -74,9 +73,8 @@ def test_scores_are_those_of_a_classifier(num_labels):
     np.testing.assert_allclose(*losses, rtol=1e-3)
 
 
-@pytest.mark.parametrize("num_labels", [1, 2])
-def test_lists_of_documents_have_a_loss_and_ranks(num_labels):
-    model = scorer(num_labels)
+def test_lists_of_documents_have_a_loss_and_ranks():
+    model = scorer(num_labels=2)
     scores = [
         log_odds(model, [(query, text) for text in documents])
         for query, *documents in LISTS
@@ -228,9 +226,8 @@ def test_a_cross_encoder_learns_from_lists(num_labels):
     assert model.rank("k", ["h c", "d c", "g c"])[0]["text"] == "g c"
 
 
-@pytest.mark.parametrize("num_labels", [1, 2])
-def test_saved_and_loaded(num_labels, tmp_path):
-    model = scorer(num_labels)
+def test_saved_and_loaded(tmp_path):
+    model = scorer(num_labels=2)
     expected = pytest.approx(log_odds(model, PAIRS), rel=1e-3)
     model.save(tmp_path / "model.keras")
     model.save_pretrained(tmp_path / "folder")

@@ -49,7 +49,7 @@ def random_texts(count, seed=2):
     ]
 
 
-TEXTS = [*NASTY, *random_texts(53)]
+TEXTS = [*NASTY, *random_texts(23)]
 
 
 @functools.cache

@@ -153,14 +153,16 @@ def slow_owner(found, token):
     ("max_seq_length", "doc_stride"),
     [
         *[(13, n) for n in (1, 3, 100)],
-        *[(29, 7), (111, 37), (211, 1)],
+        *[(29, 7), (111, 37)],
         # The last window is so short that its length decides.
         (311, 151),
     ],
 )
 def test_windows_are_the_originals(max_seq_length, doc_stride):
     draw = random.Random(max_seq_length)
-    lengths = [(draw.randrange(10), n) for n in [*range(61), *range(301, 337)]]
+    lengths = [
+        (draw.randrange(10), n) for n in [*range(0, 61, 3), *range(301, 337, 5)]
+    ]
     questions = [
         Question(str(n), letters(query), letters(context))
         for n, (query, context) in enumerate(lengths)
@@ -337,7 +339,7 @@ def test_real_answers_come_back(shared_data):
         str(shared_data / "squad" / "dev-v1.1.json"),
         with_negative=False,
         needs_answers=True,
-    )[::7]
+    )[::28]
     vocab = read_tokens(str(shared_data / "vocab/bert-base-uncased-vocab.txt"))
     # Every context fits into one window.
     settings = SpanEncoding(tuple(vocab), True, None, 1024)

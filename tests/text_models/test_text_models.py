@@ -1309,7 +1309,7 @@ def test_missing_labels_and_wrong_options(encoder):
             model.predict(texts)
     with refused("in a list, a column or a data set; got 'good'"):
         model.fit(["a"], "good")
-    with refused("number of scores must be 1, the number of pairs; got 2"):
+    with refused("number of labels must be 1, the number of texts; got 2"):
         load(encoder, "embedder").evaluate([("a", "b")], [1.0, 0.0])
 
 

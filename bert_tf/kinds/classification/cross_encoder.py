@@ -12,7 +12,7 @@ from keras import ops
 from bert_tf.config import BertConfig
 from bert_tf.data.batching import Features
 from bert_tf.errors import InputError, require_names, wrong_value
-from bert_tf.kinds.classification.task import IDENTITY, PROBLEM_TYPES
+from bert_tf.kinds.classification.task import PROBLEM_TYPES, activation_of
 from bert_tf.modeling.heads import BertClassifier
 from bert_tf.tasks import metrics
 from bert_tf.tasks.encoding import Encoding
@@ -328,11 +328,7 @@ class CrossEncoder(TextModel):
         return batch["label_ids"][:, None]
 
     def _facts(self):
-        pretrained = self.model.checkpoint
-        facts = super()._facts()
-        if pretrained is not None and pretrained.activation_fn is not None:
-            facts["activation_fn"] = IDENTITY
-        return facts
+        return {**super()._facts(), **activation_of(self.model, "regression")}
 
 
 def _are_lists(x: Any) -> bool:
@@ -346,12 +342,7 @@ def _are_lists(x: Any) -> bool:
 def _lists(x: Any) -> list[Example]:
     """Returns queries whose choices are the documents, the positive one first.
 
-    Args:
-      x: A column of lists, or a tuple of columns. Missing texts at the end of
-        rows are ignored.
-
-    Raises:
-      InputError: If a text is not a string, or one is missing.
+    Missing texts at the end of rows are ignored.
     """
     if isinstance(x, tuple):
         one = isinstance(x[0], (str, bytes))

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from bert_tf.checkpoints.pretrained import require_activation
-from bert_tf.data.batching import Features
 from bert_tf.errors import InputError, wrong_value
 from bert_tf.jobs import settings
 from bert_tf.jobs.fine_tuning import Split, Steps, fine_tune
@@ -29,7 +28,7 @@ from bert_tf.kinds.classification.task import (
 )
 from bert_tf.serving.served import Served, require_lines
 from bert_tf.tasks import datasets
-from bert_tf.tasks.datasets import DataSet, Source, SplitFile
+from bert_tf.tasks.datasets import DataSet, SplitFile
 from bert_tf.tasks.encoding import Encoding
 from bert_tf.tasks.examples import Example, read_examples
 from bert_tf.tasks.predictions import (
@@ -39,7 +38,7 @@ from bert_tf.tasks.predictions import (
     write_submission,
     write_test_results,
 )
-from bert_tf.tasks.task import IS_LABELED, balanced_class_weights
+from bert_tf.tasks.task import IS_LABELED, Rows, balanced_class_weights
 
 
 def run(
@@ -53,7 +52,9 @@ def run(
     config.check()
     names = settings.splits(config)
     config, start = resolve(config, "classifier", "choice")
-    config = _with_pooling(config)
+    config.require_windows()
+    if config.doc_stride is not None and config.window_pooling is None:
+        config = dataclasses.replace(config, window_pooling="mean")
     data_set = _data_set(config, start)
     if config.do_export:
         require_lines(data_set.labels, "labels.txt")
@@ -64,6 +65,7 @@ def run(
         for name in names
         for part in parts[name]
     ]
+    is_choice = data_set.problem == "multiple_choice"
     encoding = _encoding(config, data_set, start)
     rows_per_example, class_weights = 1.0, None
     if config.do_train:
@@ -71,7 +73,6 @@ def run(
             splits[0], config, data_set, encoding
         )
         class_weights = _class_weights(config, data_set, splits[0].examples)
-    is_choice = data_set.problem == "multiple_choice"
     task = (MultipleChoiceTask if is_choice else make_task)(
         start.config,
         encoding,
@@ -85,6 +86,9 @@ def run(
         is_pair=None if is_choice else data_set.is_pair,
         **settings.model_options(config, start.config),
     )
+    metrics = [*(f"eval_{name}" for name in task.metrics), "eval_loss", "loss"]
+    dev = [p.source for p in parts["dev"]] if "dev" in parts else data_set.dev
+    suffixes = dict.fromkeys(source.suffix for source in dev) or [""]
     return fine_tune(
         config,
         start,
@@ -92,13 +96,8 @@ def run(
         splits,
         name=data_set.model_of,
         steps=_Steps(task, config, data_set, parts.get("test", [])),
-        serve=functools.partial(_served, data_set=data_set, encoding=encoding),
-        metrics=_metric_names(
-            task,
-            [part.source for part in parts["dev"]]
-            if "dev" in parts
-            else data_set.dev,
-        ),
+        serve=functools.partial(_served, task=task, is_pair=data_set.is_pair),
+        metrics=[name + suffix for suffix in suffixes for name in metrics],
         # A later run with custom files fails if it leaves out --text_b_column.
         facts={"is_pair": data_set.is_pair},
         inputs=filter(None, [config.unlabeled_file]),
@@ -128,7 +127,14 @@ class _Steps(Steps):
     def complete(self, split: Split) -> Split:
         if split.name != "train" or not self._has_unlabeled:
             return split
-        return dataclasses.replace(split, features=_with_is_labeled(split))
+        assert split.features is not None
+        flags = np.array([e.label is not None for e in split.examples], np.int8)
+        arrays = split.features.arrays
+        if "window_numbers" in arrays:
+            flags = flags[Rows.of(arrays["window_numbers"]).examples]
+        arrays = {**arrays, IS_LABELED: flags}
+        features = dataclasses.replace(split.features, arrays=arrays)
+        return dataclasses.replace(split, features=features)
 
     def write(
         self, split: Split, predictions: Mapping[str, np.ndarray], folder: str
@@ -148,14 +154,6 @@ class _Steps(Steps):
                 [example.id for example in split.examples],
                 answers(problem, labels, values),
             )
-
-
-def _with_pooling(config: ClassifierConfig) -> ClassifierConfig:
-    """Returns the options with the default of --window_pooling."""
-    config.require_windows()
-    if config.doc_stride is None or config.window_pooling is not None:
-        return config
-    return dataclasses.replace(config, window_pooling="mean")
 
 
 def _data_set(config: ClassifierConfig, start: Start) -> DataSet:
@@ -193,10 +191,8 @@ def _training_set(
     """
     num_rows = encoding.count_rows(train.examples)
     rows_per_example = num_rows / len(train.examples)
-    unlabeled: list[Example] = []
-    if config.unlabeled_file:
-        unlabeled = _read_unlabeled(config, data_set)
-        num_rows += encoding.count_rows(unlabeled)
+    unlabeled = _read_unlabeled(config, data_set)
+    num_rows += encoding.count_rows(unlabeled)
     examples = [*train.examples, *unlabeled]
     train = dataclasses.replace(train, examples=examples, num_rows=num_rows)
     return train, rows_per_example
@@ -205,7 +201,9 @@ def _training_set(
 def _read_unlabeled(
     config: ClassifierConfig, data_set: DataSet
 ) -> list[Example]:
-    """Returns the texts of --unlabeled_file."""
+    """Returns the texts of --unlabeled_file, if given."""
+    if not config.unlabeled_file:
+        return []
     if data_set.problem == "multiple_choice":
         raise InputError(
             "`unlabeled_file` is for texts and pairs, not for the choices of "
@@ -228,17 +226,6 @@ def _read_unlabeled(
     )
 
 
-def _with_is_labeled(train: Split) -> Features:
-    """Returns the features of a training set, with `is_labeled`."""
-    assert train.features is not None
-    flags = np.array([e.label is not None for e in train.examples], np.int8)
-    arrays = train.features.arrays
-    if "window_numbers" in arrays:
-        flags = flags[np.cumsum(arrays["window_numbers"] == 0) - 1]
-    arrays = {**arrays, IS_LABELED: flags}
-    return dataclasses.replace(train.features, arrays=arrays)
-
-
 def _encoding(
     config: ClassifierConfig, data_set: DataSet, start: Start
 ) -> Encoding:
@@ -254,12 +241,11 @@ def _encoding(
     )
 
 
-def _served(model: Any, data_set: DataSet, encoding: Encoding) -> Served:
+def _served(model: Any, task: ClassificationTask, is_pair: bool) -> Served:
     """Returns the model to export, which takes strings."""
-    if data_set.problem == "multiple_choice":
-        return ServedMultipleChoice(model, encoding, encoding.num_choices)
-    task = ClassificationTask(model.config, encoding)
-    return ServedClassifier(model, task, data_set.is_pair)
+    if task.problem == "multiple_choice":
+        return ServedMultipleChoice(model, task.encoding, len(task.labels))
+    return ServedClassifier(model, task, is_pair)
 
 
 def _class_weights(
@@ -279,10 +265,3 @@ def _class_weights(
             "a number for each label, or balanced for a single_label problem",
             ",".join(weights),
         ) from None
-
-
-def _metric_names(task: ClassificationTask, dev: Sequence[Source]) -> list[str]:
-    """Returns the names of all metrics of an evaluation."""
-    names = [*(f"eval_{name}" for name in task.metrics), "eval_loss", "loss"]
-    suffixes = dict.fromkeys(part.suffix for part in dev)
-    return [name + suffix for suffix in suffixes or [""] for name in names]

@@ -22,51 +22,34 @@ from bert_tf.tasks.task import (
 )
 
 
-def _softmax_loss(label_ids, logits, label_smoothing: float):
-    """Returns -sum_c t_c log softmax(logits)_c for the targets t.
+def losses_of(problem: str, label_ids, logits, label_smoothing: float = 0.0):
+    """Returns the loss of each example, float32 [B].
 
-    With smoothing e, t_c is 1 - e + e/C for the label and e/C for the others.
-    `label_ids` are integers [B], or probabilities of the labels [B, C].
+    For a single label or choice -sum_c t_c log softmax(logits)_c for the
+    targets t. With smoothing e, t_c is 1 - e + e/C for the label and e/C for
+    the others. For multiple labels the mean binary cross-entropy; with
+    smoothing, the target is 1 - e/2 for a label and e/2 for the others. For
+    regression the squared error, without smoothing.
+
+    Args:
+      problem: One of `examples.PROBLEMS`.
+      label_ids: Labels; or, of a single label, the probabilities [B, C].
+      logits: Floats [B, C].
+      label_smoothing: The fraction e.
     """
-    has_shares = len(label_ids.shape) == 2
-    if not label_smoothing and not has_shares:
-        return keras.losses.sparse_categorical_crossentropy(
-            label_ids, logits, from_logits=True
-        )
-    return keras.losses.categorical_crossentropy(
-        label_ids if has_shares else ops.one_hot(label_ids, logits.shape[-1]),
-        logits,
-        from_logits=True,
-        label_smoothing=label_smoothing,
-    )
-
-
-def _sigmoid_loss(label_ids, logits, label_smoothing: float):
-    """Returns the mean binary cross-entropy of the labels.
-
-    With smoothing, the target is 1 - e/2 for a label and e/2 for the others.
-    """
-    return keras.losses.binary_crossentropy(
-        ops.cast(label_ids, "float32"),
-        logits,
-        from_logits=True,
-        label_smoothing=label_smoothing,
-    )
-
-
-def _squared_error(label_ids, logits, label_smoothing: float):
-    del label_smoothing  # 0: the constructor rejects it for regression.
-    return ops.square(logits[:, 0] - ops.cast(label_ids, "float32"))
-
-
-# The loss of each problem: a function of label_ids, logits [B, C] and label
-# smoothing that returns the loss of each example, float32 [B].
-LOSSES = {
-    "single_label": _softmax_loss,
-    "multiple_choice": _softmax_loss,
-    "multi_label": _sigmoid_loss,
-    "regression": _squared_error,
-}
+    options = {"from_logits": True, "label_smoothing": label_smoothing}
+    if problem == "regression":
+        return ops.square(logits[:, 0] - ops.cast(label_ids, "float32"))
+    if problem == "multi_label":
+        label_ids = ops.cast(label_ids, "float32")
+        return keras.losses.binary_crossentropy(label_ids, logits, **options)
+    if len(label_ids.shape) == 1:
+        if not label_smoothing:
+            return keras.losses.sparse_categorical_crossentropy(
+                label_ids, logits, from_logits=True
+            )
+        label_ids = ops.one_hot(label_ids, logits.shape[-1])
+    return keras.losses.categorical_crossentropy(label_ids, logits, **options)
 
 
 # The names of the problems in checkpoints.
@@ -82,6 +65,13 @@ IDENTITY = "torch.nn.modules.linear.Identity"
 SIGMOID = "torch.nn.modules.activation.Sigmoid"
 
 
+def activation_of(model: BertClassifier, problem: str) -> dict[str, Any]:
+    """Returns the `activation_fn` for a checkpoint, if the model's had one."""
+    activations = {"regression": IDENTITY, "multi_label": SIGMOID}
+    known = getattr(model.checkpoint, "activation_fn", None)
+    return {"activation_fn": activations.get(problem)} if known else {}
+
+
 class ClassificationTask(FineTuningTask):
     """Classification and regression of texts and pairs.
 
@@ -89,8 +79,7 @@ class ClassificationTask(FineTuningTask):
 
     Args:
       config: The configuration of the model.
-      encoding: How examples become features; its problem is one of
-        `LOSSES`.
+      encoding: How examples become features.
       metrics: The metrics; default: `metrics.usual_metrics`.
       positive_label: The class that the metric `f1` is computed for; default:
         the last one.
@@ -133,20 +122,14 @@ class ClassificationTask(FineTuningTask):
         self.problem = problem = encoding.problem
         self.problem_type = PROBLEM_TYPES.get(problem)
         self._eval_batch_size = eval_batch_size
-        self._loss = LOSSES[problem]
         self._positive_class = len(self.labels) - 1
         if positive_label is not None:
             self._positive_class = self.labels.index(positive_label)
-        if not 0 <= label_smoothing <= 1:
-            raise wrong_value(
-                "`label_smoothing`", "from 0 to 1", label_smoothing
-            )
-        if label_smoothing and problem == "regression":
-            raise wrong_value(
-                "`label_smoothing`",
-                "0 for regression, which has no classes",
-                label_smoothing,
-            )
+        most, expected = 1, "from 0 to 1"
+        if problem == "regression":
+            most, expected = 0, "0 for regression, which has no classes"
+        if not 0 <= label_smoothing <= most:
+            raise wrong_value("`label_smoothing`", expected, label_smoothing)
         self._label_smoothing = label_smoothing
         self.class_weights = self._checked_weights(class_weights)
         usual = scores.usual_metrics(problem, len(self.labels))
@@ -194,9 +177,8 @@ class ClassificationTask(FineTuningTask):
 
     def element_losses(self, features: Mapping, outputs: Mapping) -> Any:
         """Returns the losses; source: `create_model` of `run_classifier.py`."""
-        return self._loss(
-            features["label_ids"], outputs["logits"], self._label_smoothing
-        )
+        arguments = features["label_ids"], outputs["logits"]
+        return losses_of(self.problem, *arguments, self._label_smoothing)
 
     def soft_losses(
         self, features: Mapping, outputs: Mapping, temperature: float
@@ -206,7 +188,11 @@ class ClassificationTask(FineTuningTask):
         if self.problem == "regression":
             return ops.square(ours[:, 0] - theirs[:, 0])
         if self.problem == "multi_label":
-            theirs, ours = map(_yes_or_no, (theirs, ours))
+            # The logits of a softmax, [B, C, 2].
+            theirs, ours = (
+                ops.stack([x, ops.zeros_like(x)], axis=-1)
+                for x in (theirs, ours)
+            )
             return ops.mean(divergence(theirs, ours, temperature), axis=-1)
         return divergence(theirs, ours, temperature)
 
@@ -226,21 +212,15 @@ class ClassificationTask(FineTuningTask):
             answers(self.problem, self.labels, values), values, strict=True
         ):
             shares = dict(zip(self.labels, row.tolist(), strict=True))
+            chosen = {"label": answer, "probability": shares.get(answer)}
             if self.problem == "multi_label":
-                found.append({"labels": [*answer], "probabilities": shares})
-            else:
-                found.append(
-                    {
-                        "label": answer,
-                        "probability": shares[answer],
-                        "probabilities": shares,
-                    }
-                )
+                chosen = {"labels": [*answer]}
+            found.append({**chosen, "probabilities": shares})
         return found
 
     def unweighted_losses(self, features: Mapping, outputs: Mapping) -> Any:
         """Returns the losses without label smoothing, float32 [B]."""
-        return self._loss(features["label_ids"], outputs["logits"], 0.0)
+        return losses_of(self.problem, features["label_ids"], outputs["logits"])
 
     def score(
         self,
@@ -258,7 +238,7 @@ class ClassificationTask(FineTuningTask):
         label_ids = predictions["label_ids"]
         values = probabilities(self.problem, predictions["logits"])
         decided = decide(self.problem, values)
-        if self._loss is _softmax_loss:
+        if self.problem in ("single_label", "multiple_choice"):
             self._warn_of_one_class(label_ids, decided)
         measured = scores.compute(
             self.metrics, label_ids, decided, self._positive_class
@@ -283,11 +263,6 @@ class ClassificationTask(FineTuningTask):
                 self.labels[decided[0]],
                 num_classes,
             )
-
-
-def _yes_or_no(logits: Any) -> Any:
-    """Maps logits of a sigmoid, [B, C], to logits of a softmax, [B, C, 2]."""
-    return ops.stack([logits, ops.zeros_like(logits)], axis=-1)
 
 
 def mean_of_batch_means(values: np.ndarray, batch_size: int) -> float:

@@ -24,10 +24,9 @@ from bert_tf.errors import (
     wrong_value,
 )
 from bert_tf.kinds.classification.task import (
-    IDENTITY,
     PROBLEM_TYPES,
-    SIGMOID,
     ClassificationTask,
+    activation_of,
 )
 from bert_tf.modeling.heads import BertClassifier
 from bert_tf.tasks.distillation import PREFIX, only_labeled
@@ -164,8 +163,8 @@ class TextClassifier(TextModel):
         if options.get("problem") == "regression":
             options.setdefault("num_labels", 1)
         model = super().from_pretrained(path, **options)
-        if model.problem == "regression" and options.get("labels"):
-            raise _labels_of_a_number(options["labels"])
+        if model.problem == "regression":
+            _require_no_labels(options.get("labels"))
         if options.get("problem") is None:
             require_activation(
                 str(path),
@@ -207,21 +206,11 @@ class TextClassifier(TextModel):
         Metrics get probabilities. Those that compare one label, such as
         `keras.metrics.AUC()`, get the last of two labels.
         """
-        if self.problem != "regression":
-            is_single_label = self.problem == "single_label"
-            metrics, weighted_metrics = (
-                of_probabilities(metric, is_single_label)
-                if metric not in (None, "auto")
-                else metric
-                for metric in (metrics, weighted_metrics)
-            )
-        super().compile(
-            optimizer,
-            loss,
-            metrics,
-            weighted_metrics=weighted_metrics,
-            **options,
-        )
+        options |= {"metrics": metrics, "weighted_metrics": weighted_metrics}
+        for name in ("metrics", "weighted_metrics"):
+            if options[name] not in (None, "auto"):
+                options[name] = of_probabilities(options[name], self.problem)
+        super().compile(optimizer, loss, **options)
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
         """Passes Keras's metrics probabilities, and labels as numbers."""
@@ -247,30 +236,26 @@ class TextClassifier(TextModel):
 
     def _partly_labeled_features(self, x: Any, y: Any) -> Features:
         """Returns features of texts, some of which have the label None."""
-        labels = [None] * len(self.examples(x, None)) if y is None else plain(y)
-        is_labeled = np.array([not is_missing(label) for label in labels])
-        if is_labeled.all():
-            return self._text_features(x, labels)
-        # Any label of the right form will do: `_to_learn` replaces it.
-        of_no_labels = {
-            "single_label": self.labels[:1],
-            "multi_label": [],
-            "regression": 0.0,
-        }
-        filler = next(compress(labels, is_labeled), of_no_labels[self.problem])
-        features = self._text_features(
-            x, [filler if is_missing(label) else label for label in labels]
-        )
-        arrays = features.arrays
-        arrays[IS_LABELED] = is_labeled[arrays["example_index"]]
+        labels = None if y is None else plain(y)
+        known = [label for label in labels or () if not is_missing(label)]
+        if not known:
+            features = self._text_features(x, None)
+            is_labeled = np.zeros(len(features), bool)
+        else:
+            # Any label of the right form will do: `_to_learn` replaces it.
+            filled = [
+                known[0] if is_missing(label) else label for label in labels
+            ]
+            features = self._text_features(x, filled)
+            if len(known) == len(labels):
+                return features
+            is_labeled = np.array([not is_missing(label) for label in labels])
+            is_labeled = is_labeled[features.arrays["example_index"]]
+        features.arrays[IS_LABELED] = is_labeled
         return features
 
     def _to_learn(self, features: Features) -> Features:
-        """See `TextModel`.
-
-        The teacher's answers take the place of missing labels. The loss ignores
-        them, but Keras's metrics do not.
-        """
+        """Replaces missing labels by the teacher's, for Keras's metrics."""
         features = super()._to_learn(features)
         arrays = features.arrays
         self.is_pair = bool(arrays["segment_ids"].any())
@@ -285,16 +270,21 @@ class TextClassifier(TextModel):
         }
         new = {"label_ids": labels[self.problem], "label_shares": one_hot}
         for name in new.keys() & arrays.keys():
-            values = arrays[name]
-            shape = (-1,) + (1,) * (values.ndim - 1)
+            shape = (-1,) + (1,) * (arrays[name].ndim - 1)
             is_labeled = arrays[IS_LABELED].reshape(shape)
-            arrays[name] = np.where(is_labeled, values, new[name])
+            arrays[name] = np.where(is_labeled, arrays[name], new[name])
         return features
 
     def _text_features(self, x: Any, y: Any) -> Features:
         shares = None
         if y is not None and self.problem == "single_label":
-            y = [row[0] if _is_alone(row) else row for row in plain(y)]
+            # A label may be alone in a row of a column, [n, 1].
+            y = [
+                row[0]
+                if isinstance(row, (list, tuple)) and len(row) == 1
+                else row
+                for row in plain(y)
+            ]
             shares = label_shares(y, self.labels)
             if shares is not None:
                 y = [self.labels[n] for n in shares.argmax(axis=-1)]
@@ -373,24 +363,15 @@ class TextClassifier(TextModel):
 
     def _default_metrics(self):
         if self.problem == "single_label":
-            return of_probabilities(["accuracy"], is_single_label=True)
+            return of_probabilities(["accuracy"], self.problem)
         if self.problem == "multi_label":
             return [keras.metrics.BinaryAccuracy("accuracy")]
         return ["mae"]
 
     def _facts(self):
-        pretrained = self.model.checkpoint
-        activations = {"regression": IDENTITY, "multi_label": SIGMOID}
-        has_activation = (
-            pretrained is not None and pretrained.activation_fn is not None
-        )
         return {
             **super()._facts(),
-            "activation_fn": activations.get(self.problem)
-            if has_activation
-            else None,
-            "labels": self.labels or None,
-            "problem_type": PROBLEM_TYPES[self.problem],
+            **activation_of(self.model, self.problem),
             "window_pooling": self.doc_stride and self.window_pooling,
         }
 
@@ -403,14 +384,9 @@ class TextClassifier(TextModel):
 def _labels(
     labels: Sequence[str] | None, problem: str, model: BertClassifier
 ) -> tuple[str, ...]:
-    """Returns the labels of a classifier; () for regression.
-
-    Raises:
-      InputError: If they do not fit the problem, or two are equal.
-    """
+    """Returns the labels of a classifier; () for regression."""
     if problem == "regression":
-        if labels:
-            raise _labels_of_a_number(labels)
+        _require_no_labels(labels)
         return ()
     if problem == "single_label" and model.num_labels == 1:
         raise InputError(
@@ -423,12 +399,10 @@ def _labels(
     return require_names(labels, NAME_THE_CLASSES)
 
 
-def _labels_of_a_number(labels: Sequence[str]) -> InputError:
-    return wrong_value(
-        "labels",
-        'two names or more, or left out for problem="regression"',
-        labels,
-    )
+def _require_no_labels(labels: Sequence[str] | None) -> None:
+    if labels:
+        expected = 'two names or more, or left out for problem="regression"'
+        raise wrong_value("labels", expected, labels)
 
 
 def _count_windows_relatively(arrays: dict[str, np.ndarray]) -> None:
@@ -444,18 +418,11 @@ def _count_windows_relatively(arrays: dict[str, np.ndarray]) -> None:
     arrays["num_windows"] = (counts / mean).astype(np.float32)
 
 
-def _is_alone(row: Any) -> bool:
-    """Returns whether a row is a label in a column, [n, 1]."""
-    return isinstance(row, (list, tuple)) and len(row) == 1
-
-
-def of_probabilities(metrics: Any, is_single_label: bool) -> Any:
-    """Returns what Keras's `compile` takes, for labels and probabilities.
-
-    Args:
-      metrics: Metrics for Keras's `compile`.
-      is_single_label: Whether labels are numbers of classes, [B].
-    """
+def of_probabilities(metrics: Any, problem: str) -> Any:
+    """Returns metrics of Keras's `compile` for labels and probabilities."""
+    if problem == "regression":
+        return metrics
+    is_single_label = problem == "single_label"
 
     def convert(metric: Any) -> Any:
         name = metric if isinstance(metric, str) else None

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from keras import ops
 
-from bert_tf.checkpoints.checkpoint import Pretrained
 from bert_tf.checkpoints.weights import restore
 from bert_tf.errors import InputError, not_utf8
 from bert_tf.jobs.start import find_start
@@ -31,8 +30,6 @@ from bert_tf.tasks.masked_words import (
 )
 from bert_tf.tasks.task import as_numpy
 
-# Variables that filling in masked words does not use.
-UNUSED = r"bert/pooler/|cls/seq_relationship/"
 # A model without a next-sentence head lacks one of these variables.
 NEXT_SENTENCE = ("bert/pooler/dense/bias", "cls/seq_relationship/output_bias")
 
@@ -71,7 +68,8 @@ def run(config: FillMaskConfig) -> list[Filled]:
         require_export_dir(config.export_dir)
     model = BertPretrainer(start.config)
     model.build()
-    restore(checkpoint_variables(model), start.weights, UNUSED)
+    unused = MaskedWordsTask.unused_variables
+    restore(checkpoint_variables(model), start.weights, unused)
     if config.do_export:
         export(
             ServedMaskedLM(model, encoding, config.top_k),
@@ -79,12 +77,21 @@ def run(config: FillMaskConfig) -> list[Filled]:
             source=config.init_checkpoint,
         )
         return []
+    # A model that records that it was trained without this head has random
+    # weights for it.
+    has_next_sentence = start.head != "masked_lm" and all(
+        name in start.weights for name in NEXT_SENTENCE
+    )
     task = MaskedWordsTask(start.config, encoding, top_k=config.top_k)
     filled = []
     for place, text, text_b in _texts(config):
         try:
-            if text_b is not None:
-                _require_next_sentence(start)
+            if text_b is not None and not has_next_sentence:
+                raise InputError(
+                    f"{start.path} has no next-sentence head, which a pair of "
+                    "texts needs. Pass a checkpoint of pre-training with that "
+                    "head, or texts without a second text."
+                )
             filled.append(fill(model, task, text, text_b))
         except InputError as error:
             raise InputError(f"{place}{error}") from error
@@ -122,18 +129,6 @@ def fill(
         follows = float(shares[0, 0])
     listed = [list(zip(*blank, strict=True)) for blank in blanks]
     return Filled(text, text_b, listed, follows)
-
-
-def _require_next_sentence(pretrained: Pretrained) -> None:
-    # If the model records that it was trained without this head, the head has
-    # random weights.
-    is_random = pretrained.head == "masked_lm"
-    if is_random or any(n not in pretrained.weights for n in NEXT_SENTENCE):
-        raise InputError(
-            f"{pretrained.path} has no next-sentence head, which a pair of "
-            "texts needs. Pass a checkpoint of pre-training with that head, or "
-            "texts without a second text."
-        )
 
 
 def _texts(config: FillMaskConfig) -> Iterator[tuple[str, str, str | None]]:

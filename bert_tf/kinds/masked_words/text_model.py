@@ -87,7 +87,7 @@ class MaskedWordPredictor(TextModel):
             np.flatnonzero(replaceable_ids(tokenizer.inv_vocab)),
             continuation_mask(tokenizer.inv_vocab),
         )
-        model.unused_variables = r"bert/pooler/|cls/seq_relationship/"
+        model.unused_variables = MaskedWordsTask.unused_variables
 
     @classmethod
     def from_pretrained(
@@ -135,7 +135,7 @@ class MaskedWordPredictor(TextModel):
         texts = _texts(x)
         for text in texts:
             require_mask(text)
-        return [Example(str(n), text) for n, text in enumerate(texts)]
+        return super().examples(texts, None)
 
     def _call(self, batch):
         return super()._call(without_padding(batch))
@@ -145,11 +145,8 @@ class MaskedWordPredictor(TextModel):
             raise InputError(
                 "Masked words are their own labels: leave out `y`."
             )
-        examples = [Example(str(n), text) for n, text in enumerate(_texts(x))]
-        if not examples:
-            raise InputError("There are no texts.")
-        encoding = self.make_encoding(Encoding, problem="regression", labels=())
-        return encoding.features(examples)
+        encoding = self.make_encoding(Encoding, problem="regression")
+        return encoding.features(super().examples(_texts(x), None))
 
     def _scores(self, data, batch_size, progress, features=None):
         return {}  # Keras computes the loss.

@@ -50,11 +50,8 @@ class Windows(NamedTuple):
     ) -> tf.Tensor:
         """Returns the strings of characters [begin, end) of contexts.
 
-        Args:
-          context: Index of the context of each slice, int64, which can be
-            broadcast to the shape of `begins`.
-          begins: int32, of any shape.
-          ends: int32, of the same shape.
+        `begins` and `ends`, int32, have any shape, to which the indexes of
+        contexts, int64, can be broadcast.
         """
         origin = tf.gather(self.characters.row_starts(), context)
         first, last = (
@@ -91,12 +88,7 @@ def allowed_spans(windows: Windows, best: Tensors, rules: AnswerRules) -> Spans:
     """Returns the spans of each window, by rank of the start, then of the end.
 
     For questions without spans among the best starts and ends, all starts and
-    ends are considered.
-
-    Args:
-      windows: The windows.
-      best: The `best_indexes` of each window, all of them.
-      rules: How answers are chosen.
+    ends are considered: `best` has all `best_indexes` of each window.
     """
     rows = {"question": windows.question, **windows.features, **best}
     spans = _spans_of_best(rows, rules, rules.n_best_size)
@@ -218,13 +210,9 @@ def best_answers(spans: Spans, windows: Windows, count: int) -> NBest:
 def with_null(answers: NBest, null: tf.Tensor) -> NBest:
     """Inserts "no answer" into each row, after answers with the same score.
 
-    Args:
-      answers: The answers to each question, [B, n].
-      null: The score of no answer, float64 [B].
-
-    Returns:
-      The answers, [B, n + 1]. The last column is "no answer" or empty: if worse
-      answers follow "no answer", the last one is dropped.
+    Of n answers and the score `null`, float64 [B], n + 1 remain. The last one
+    is "no answer" or empty: if worse answers follow "no answer", the last one
+    is dropped.
     """
     count = answers.scores.shape[1]
     scores = tf.concat([answers.scores, null[:, tf.newaxis]], axis=1)

@@ -95,20 +95,13 @@ def _read(config: SquadConfig) -> list[Split]:
     """Returns the questions to train on, and the questions to answer."""
     names = settings.splits(config)
     with_negative = config.version_2_with_negative
+    read = functools.partial(read_questions, with_negative=with_negative)
     splits = []
     if "train" in names:
-        train = read_questions(
-            config.train_file,
-            with_negative=with_negative,
-            needs_answers=True,
-        )
+        train = read(config.train_file, needs_answers=True)
         splits.append(Split("train", train, [config.train_file]))
     if {*names} - {"train"}:
-        questions = read_questions(
-            config.predict_file,
-            with_negative=with_negative,
-            needs_answers=False,
-        )
+        questions = read(config.predict_file, needs_answers=False)
     if "dev" in names:
         span_task.require_answers(questions, with_negative)
         # One pass scores and writes the answers.

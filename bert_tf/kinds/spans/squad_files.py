@@ -20,7 +20,6 @@ from bert_tf.tasks.encoding import (
     RowEncoding,
     max_context,
     pad,
-    split_texts,
     window_spans,
 )
 
@@ -236,23 +235,15 @@ class SpanEncoding(RowEncoding[Question]):
 
     def for_answers(self) -> "AnswerEncoding":
         """Returns the encoding of the same questions for predictions."""
-        fields = dataclasses.fields(self)
-        return AnswerEncoding(*(getattr(self, field.name) for field in fields))
+        return AnswerEncoding(**vars(self))
 
     def fingerprint(self, example: Question) -> bytes:
         answers = [(answer.text, answer.start) for answer in example.answers]
         text, context = example.question, example.context
         return repr((text, context, answers, example.is_impossible)).encode()
 
-    def split(
-        self, examples: Iterable[Question], num_rows: int | None = None
-    ) -> Iterator[list[Question]]:
-        return split_texts(
-            examples,
-            lambda question: len(question.context),
-            self.doc_stride,
-            num_rows or self.rows_per_part,
-        )
+    def num_characters(self, example: Question) -> int:
+        return len(example.context)
 
     def encode(self, examples: Sequence[Question]) -> Encoded:
         """Returns the windows of questions; see `make_windows`."""

@@ -170,10 +170,8 @@ def find_answers(
 ) -> list[Prediction]:
     """Returns the answer to each question.
 
-    Args:
-      outputs: The `SpanTask.row_outputs` of the windows of the questions.
-      questions: The questions, in the order of their windows.
-      rules: How answers are chosen.
+    `outputs` are the `SpanTask.row_outputs` of all windows, in the order of the
+    questions.
     """
     is_first = outputs["is_first_window"]
     borders = [*np.flatnonzero(is_first), len(is_first)]
@@ -266,13 +264,12 @@ def are_spans(
     """Returns which starts and ends are candidates, bool [w, n, n].
 
     A span has 1 to `max_answer_length` tokens, and its first token has its
-    maximum context in this window. The arguments are arrays or tensors.
+    maximum context in this window.
 
     Args:
-      firsts: The positions of starts, integers [w, n].
-      lasts: The positions of ends.
-      begins: The first character of each start.
-      ends: The character after each end.
+      firsts, lasts: The positions of starts and ends, [w, n], as arrays or
+        tensors of integers.
+      begins, ends: The characters at which they begin and end.
       is_max_context: Whether the start has its maximum context.
       max_answer_length: See `AnswerRules`.
     """
@@ -336,10 +333,9 @@ def answer_questions(
 def write_answers(
     answers: Iterable[Answered], folder: str, with_negative: bool
 ) -> None:
-    """Writes the answers to the original's output files.
+    """Writes `predictions.json`, `nbest_predictions.json` and `null_odds.json`.
 
-    The files are `predictions.json`, `nbest_predictions.json` and, if
-    questions may have no answer, `null_odds.json`.
+    As in the original, the last one is for questions that may have no answer.
     """
     names = {"predictions": "text", "nbest_predictions": "nbest"}
     if with_negative:

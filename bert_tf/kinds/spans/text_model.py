@@ -16,12 +16,11 @@ from bert_tf.text_models.batches import targets_of
 from bert_tf.text_models.inputs import (
     as_columns,
     plain,
+    require_as_many_labels,
     require_present,
     text_of,
 )
 from bert_tf.text_models.text_model import TextModel
-
-_COLUMNS = ("question", "context")
 
 _OUTPUTS = ("start_logits", "end_logits")
 
@@ -165,24 +164,14 @@ class QuestionAnswerer(TextModel):
 
 
 def _questions(x: Any, y: Any) -> list[Question]:
-    """Returns questions with their answers.
-
-    Raises:
-      InputError: If the columns differ in length, or a text does not contain
-        its answer.
-    """
-    columns = as_columns(x, _COLUMNS)
+    """Returns questions with their answers, which their texts must contain."""
+    columns = as_columns(x, ("question", "context"))
     if not columns[0]:
         raise InputError("There are no questions.")
     if len(columns) != 2:
         raise InputError("Each question needs a text: pass pairs of strings.")
     rows = [None] * len(columns[0]) if y is None else plain(y)
-    if len(rows) != len(columns[0]):
-        raise wrong_value(
-            "The number of answers",
-            f"{len(columns[0])}, the number of questions",
-            len(rows),
-        )
+    require_as_many_labels(rows, len(columns[0]))
     if y is not None:
         require_present(rows, "question", "answer")
     return [
@@ -195,17 +184,15 @@ def _question(number: int, text: str, context: str, answer: Any) -> Question:
     where = f"question {number}"
     answers = _answers(answer, context, number)
     for right in answers:
-        end = right.start + len(right.text)
-        there = context[right.start : end]
+        there = context[right.start : right.start + len(right.text)]
         if right.text not in context:
-            raise InputError(
-                f"{where}: the text does not contain {right.text!r}."
-            )
-        if right.start < 0 or there != right.text:
-            raise InputError(
-                f"{where}: at character {right.start} the text has {there!r}, "
-                f"not {right.text!r}."
-            )
+            problem = f"the text does not contain {right.text!r}"
+        elif right.start < 0 or there != right.text:
+            place = f"at character {right.start} the text has {there!r}"
+            problem = f"{place}, not {right.text!r}"
+        else:
+            continue
+        raise InputError(f"{where}: {problem}.")
     return Question(
         str(number),
         text,
@@ -217,11 +204,7 @@ def _question(number: int, text: str, context: str, answer: Any) -> Question:
 
 
 def _answers(answer: Any, context: str, number: int) -> tuple[Answer, ...]:
-    """Returns the answers in a value of any form that `fit` takes.
-
-    Raises:
-      InputError: If the value has another form.
-    """
+    """Returns the answers in a value of any form that `fit` takes."""
     try:
         if isinstance(answer, Mapping) and answer:
             texts, starts = answer["text"], answer["answer_start"]

@@ -222,13 +222,9 @@ def _row_begins(
     """Returns 1 for words that begin a row, else 0: int64 [words].
 
     A row takes as many words of a text as fit: with a room of 5 tokens, words
-    of 2, 2, 3 and 1 tokens, all of one text, give 1, 0, 1, 0.
-
-    Args:
-      words: The words of each text, [B, (W)].
-      borders: Number of tokens before each word, then the number of all
-        tokens, int64 [words + 1]. No word has more than `room` tokens.
-      room: Number of tokens of a row.
+    of 2, 2, 3 and 1 tokens, all of one text, give 1, 0, 1, 0. `borders`, int64
+    [words + 1], are the numbers of tokens before each word, then of all tokens.
+    No word has more than `room` tokens.
     """
     # Finished texts move to word number `num_words`, which does not exist.
     num_words = tf.size(words.values, tf.int64)

@@ -1,6 +1,5 @@
 """The task of labeling every word: named entities, parts of speech."""
 
-import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,6 +25,8 @@ from bert_tf.tasks.task import (
     most_probable,
     weights_of,
 )
+
+_OF_WORDS = "predicted_ids", "probabilities"
 
 
 class TaggingTask(FineTuningTask):
@@ -109,8 +110,7 @@ class TaggingTask(FineTuningTask):
     def join(self, outputs: Mapping, rows: Rows) -> dict:
         """Returns the labels and probabilities of all words in order, [W]."""
         is_word = outputs["label_mask"] > 0
-        names = "predicted_ids", "probabilities"
-        return {name: outputs[name][is_word] for name in names}
+        return {name: outputs[name][is_word] for name in _OF_WORDS}
 
     def answers(
         self, decoded: Mapping[str, np.ndarray], examples: Sequence[Sentence]
@@ -119,11 +119,11 @@ class TaggingTask(FineTuningTask):
         answers, end = [], 0
         for sentence in examples:
             start, end = end, end + len(sentence.words)
-            ids = decoded["predicted_ids"][start:end]
+            ids, chances = (decoded[name][start:end] for name in _OF_WORDS)
             answer = {
                 "words": list(sentence.words),
                 "tags": [self.labels[number] for number in ids],
-                "probabilities": decoded["probabilities"][start:end].tolist(),
+                "probabilities": chances.tolist(),
             }
             if sentence.spans is not None:
                 answer["starts"] = [first for first, _ in sentence.spans]
@@ -135,15 +135,11 @@ class TaggingTask(FineTuningTask):
         self,
         predictions: Mapping[str, np.ndarray],
         sentences: Sequence[Sentence],
-    ) -> list[tuple[str, ...]]:
+    ) -> list[list[str]]:
         """Returns the predicted tags of the words of each sentence."""
         is_word = predictions["label_mask"] > 0
-        ids = predictions["predicted_ids"][is_word].tolist()
-        tags = (self.labels[number] for number in ids)
-        return [
-            tuple(itertools.islice(tags, len(sentence.words)))
-            for sentence in sentences
-        ]
+        words = {name: predictions[name][is_word] for name in _OF_WORDS}
+        return [answer["tags"] for answer in self.answers(words, sentences)]
 
     def score(
         self,
@@ -155,7 +151,16 @@ class TaggingTask(FineTuningTask):
         If `examples` are passed and all labels are tags of entities, in IOB2 or
         another scheme, the metrics include `metrics.entity_scores`.
         """
-        scores = self._word_scores(predictions)
+        is_word = predictions["label_mask"] == 1
+        is_right = predictions["predicted_ids"] == predictions["label_ids"]
+        words = max(np.count_nonzero(is_word), 1)
+        loss = np.sum(predictions["loss"], dtype=float)
+        scores = {
+            "eval_accuracy": float(
+                np.count_nonzero(is_right & is_word) / words
+            ),
+            "eval_loss": float(loss / words),
+        }
         if not examples or not self._are_entities():
             return scores
         tags = self.tags(predictions, examples)
@@ -176,15 +181,3 @@ class TaggingTask(FineTuningTask):
                 listed(others, last="or", quote=True),
             )
         return not others
-
-    @staticmethod
-    def _word_scores(predictions: Mapping[str, np.ndarray]) -> dict[str, float]:
-        is_word = predictions["label_mask"] == 1
-        is_right = predictions["predicted_ids"] == predictions["label_ids"]
-        words = max(np.count_nonzero(is_word), 1)
-        num_right = np.count_nonzero(is_right & is_word)
-        loss = np.sum(predictions["loss"], dtype=float)
-        return {
-            "eval_accuracy": float(num_right / words),
-            "eval_loss": float(loss / words),
-        }

@@ -12,7 +12,13 @@ from bert_tf.errors import InputError, require_names, wrong_value
 from bert_tf.kinds.tags.conll_files import Sentence, TaggingEncoding
 from bert_tf.kinds.tags.task import TaggingTask
 from bert_tf.modeling.heads import BertTokenClassifier
-from bert_tf.text_models.inputs import label_name, plain, plain_row, text_of
+from bert_tf.text_models.inputs import (
+    label_name,
+    plain,
+    plain_row,
+    require_as_many_labels,
+    text_of,
+)
 from bert_tf.text_models.text_model import NAME_THE_CLASSES, TextModel
 
 
@@ -76,14 +82,10 @@ class TokenTagger(TextModel):
     def examples(self, x: Any, y: Any) -> list[Sentence]:
         texts = [x] if self._is_single(x) else plain(x)
         tags = [None] * len(texts) if y is None else plain(y)
-        if len(texts) != len(tags):
-            raise wrong_value(
-                "The number of lists of tags",
-                f"{len(texts)}, the number of texts",
-                len(tags),
-            )
+        require_as_many_labels(tags, len(texts))
         if y is not None:
-            tags = [self._tags(*numbered) for numbered in enumerate(tags)]
+            rows = (plain_row(row, f"text {n}") for n, row in enumerate(tags))
+            tags = [[label_name(x, self.labels) for x in row] for row in rows]
         sentences = [
             _sentence(number, text, row)
             for number, (text, row) in enumerate(zip(texts, tags, strict=True))
@@ -91,10 +93,6 @@ class TokenTagger(TextModel):
         if y is not None and not any(sentence.words for sentence in sentences):
             raise InputError("There are no texts with words.")
         return sentences
-
-    def _tags(self, number: int, row: Any) -> list[Any]:
-        values = plain_row(row, f"text {number}")
-        return [label_name(value, self.labels) for value in values]
 
     def make_task(self, **options):
         return TaggingTask(self.model.config, self._encoding(), **options)
@@ -116,11 +114,7 @@ class TokenTagger(TextModel):
 
 
 def _sentence(number: int, text: Any, tags: list[Any] | None) -> Sentence:
-    """Returns a text as a sentence.
-
-    Raises:
-      InputError: If there are more or fewer tags than words.
-    """
+    """Returns a text as a sentence, with a tag for each word or none."""
     spans = None
     if isinstance(text, (str, bytes)):
         matches = [*re.finditer(r"\S+", text_of(text, number))]

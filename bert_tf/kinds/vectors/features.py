@@ -185,6 +185,7 @@ class VectorTask:
     # The pooler, which has no effect.
     new_variables = "bert/pooler/"
     lora_rank = lora_alpha = None
+    checkpoint_variables = staticmethod(checkpoint_variables)
 
     def __init__(
         self, config: BertConfig, choices: Mapping[str, Choice], pooling: str
@@ -197,10 +198,6 @@ class VectorTask:
         """See `Task`."""
         model = BertModel(self.config, output_hidden_states=True)
         return model.build_weights(is_restored)
-
-    def checkpoint_variables(self, model: BertModel) -> dict:
-        """See `Task`."""
-        return checkpoint_variables(model)
 
     def predictions(self, features: Mapping, outputs: Mapping) -> dict:
         """See `vectors`."""
@@ -224,22 +221,17 @@ def extract(
     `pooling` is then "mean" or "max".
     """
     line, num_cut = 0, 0
-    # The texts have no labels; "regression" is the problem without labels.
-    encoding = Encoding(
-        **vars(encoding),
-        problem="regression",
-        labels=(),
-        doc_stride=doc_stride,
-    )
+    # "regression" is the problem without labels.
+    fields = {**vars(encoding), "problem": "regression"}
+    encoding = Encoding(**fields, doc_stride=doc_stride)
     for part in encoding.split(texts, texts_at_a_time):
         encoded = encoding.encode(part)
         batch = encoded.batch
         outputs = predict(in_memory([batch], encoding.schema))
         lengths = batch["input_mask"].sum(axis=1)
-        firsts = np.arange(len(lengths))
+        firsts = np.cumsum([0, *encoded.counts])[:-1]
         if doc_stride is not None:
             rows = Rows.of(batch["window_numbers"])
-            firsts = np.flatnonzero(batch["window_numbers"] == 0)
             outputs = as_numpy(
                 {n: rows.pool(x, pooling, lengths) for n, x in outputs.items()}
             )

@@ -83,11 +83,8 @@ def run(config: FeaturesConfig) -> list[str]:
             _export, config, start, choices if are_chosen else None
         )
         by_chief(strategy, write, "export the model")
-    written = (
-        config.input_file and config.output_file,
-        config.do_export and config.export_dir,
-    )
-    return [path for path in written if path]
+    written = [config.output_file] if config.input_file else []
+    return [*written, config.export_dir] if config.do_export else written
 
 
 def _export(
@@ -97,12 +94,11 @@ def _export(
     model = BertModel(start.config, output_hidden_states=True)
     fill(model, start)
     encoding = start.encoding(TextEncoding, config.max_seq_length)
-    chosen = ()
+    choose = pooled_and_mean
     if choices is not None:
-        pooling = config.pooling
-        choose = text_features.vectors
-        chosen = (functools.partial(choose, choices=choices, pooling=pooling),)
-    served = ServedEncoder(model, encoding, *chosen)
+        options = {"choices": choices, "pooling": config.pooling}
+        choose = functools.partial(text_features.vectors, **options)
+    served = ServedEncoder(model, encoding, choose)
     export(served, config.export_dir, source=start.init_checkpoint)
 
 
@@ -118,15 +114,13 @@ def _write_features(
     if not count:
         raise in_file(config.input_file, "there is no text.")
     texts = _extract(config, start, strategy, choices)
+    texts = processes.track(texts, lambda _: 1, "Computing", "texts", count)
     writer = contextlib.nullcontext(lambda text: None)
     if is_chief(strategy):
-        writer = text_features.WRITERS[config.output_format](
-            config.output_file, start.vocab
-        )
+        open_writer = text_features.WRITERS[config.output_format]
+        writer = open_writer(config.output_file, start.vocab)
     with writer as write:
-        for text in processes.track(
-            texts, lambda _: 1, "Computing", "texts", count
-        ):
+        for text in texts:
             write(text)
 
 
@@ -180,16 +174,10 @@ def _extract(
 def pooled_and_mean(
     outputs: Tensors, input_mask: tf.Tensor
 ) -> dict[str, tf.Tensor]:
-    """Returns two embeddings of each text.
+    """Returns two embeddings of each text, float32 [B, H].
 
-    Args:
-      outputs: The outputs of a `BertModel`.
-      input_mask: int32 [B, S].
-
-    Returns:
-      Two float32 [B, H]: `pooled_output` of [CLS], and `mean`, the mean of the
-      last layer over all tokens with [CLS] and [SEP], as
-      `extract_features.py --layers=-1 --pooling=mean` computes it.
+    They are the `pooled_output` of [CLS], and the `mean` of the last layer, as
+    `extract_features.py --layers=-1 --pooling=mean` computes it.
     """
     return {
         "pooled_output": pool(outputs, input_mask, "pooled"),

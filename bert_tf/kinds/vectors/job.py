@@ -127,9 +127,8 @@ def _read(part: SplitFile, largest: float, is_scored: bool) -> Split:
     examples = part.read(is_labelled=is_scored and part.split != "test")
     for n, example in enumerate(examples):
         score = example.label
-        if score is None:
+        if not isinstance(score, float):
             continue
-        assert isinstance(score, float)
         if not 0 <= score <= largest:
             raise in_file(
                 example.where,

@@ -1,6 +1,5 @@
 """`TextEmbedder`: a vector for each text."""
 
-import dataclasses
 import itertools
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -44,6 +43,7 @@ from bert_tf.text_models.inputs import (
     as_columns,
     best_texts,
     plain,
+    require_as_many_labels,
     require_present,
 )
 from bert_tf.text_models.predict import answers, keras_scores, predict
@@ -164,16 +164,14 @@ class TextEmbedder(TextModel):
         return recorded
 
     def _facts(self):
-        pooling = self._encoding().window_pooling
-        return {
-            **super()._facts(),
-            "window_pooling": self.doc_stride and pooling,
-        }
+        pooling = self.doc_stride and self._encoding().window_pooling
+        return {**super()._facts(), "window_pooling": pooling}
 
     def _encoding(self) -> Encoding:
         """Returns the encoding of texts to predict."""
-        return dataclasses.replace(
-            self.make_encoding(Encoding, problem="regression", labels=()),
+        return self.make_encoding(
+            Encoding,
+            problem="regression",
             doc_stride=self.doc_stride,
             window_pooling="max" if self.pooling == "max" else "mean",
         )
@@ -305,13 +303,6 @@ class TextEmbedder(TextModel):
             raise wrong_value("The name of a prompt", names, name, hint)
         return self.prompts[name]
 
-    def _evaluated(self, data, batch_size, progress):
-        scores = super()._evaluated(data, batch_size, progress)
-        if data.y is not None or data.weights is not None:
-            return scores
-        features = self._features(data.x, None)
-        return {**scores, **keras_scores(self, features, batch_size, verbose=0)}
-
     def _scores(self, data, batch_size, progress, features=None):
         """Returns what run_embeddings.py reports, with the default prompt."""
         columns = _texts(data.x, 2)
@@ -321,7 +312,11 @@ class TextEmbedder(TextModel):
         )
         if data.y is None:
             text_ids = numbers_of(zip(*columns, strict=True))
-            return retrieval_scores(text_ids, vectors)
+            scores = retrieval_scores(text_ids, vectors)
+            if features is None:  # Otherwise `fit` computes the loss.
+                rows = self._features(data.x, None)
+                scores |= keras_scores(self, rows, batch_size, verbose=0)
+            return scores
         # The numbers may have any range, so a loss is meaningless.
         similarities = ops.convert_to_numpy(cosines(vectors))
         scores = _scores(data.y, len(similarities))
@@ -341,21 +336,13 @@ class TextEmbedder(TextModel):
 
     def _features(self, x: Any, y: Any) -> Features:
         first, second = _texts(x, 2)
-        scores: list = [None] * len(first)
         if y is not None:
-            scores = _scores(y, len(first)).tolist()
-            if max(map(abs, scores)) > 1:
-                largest = max(scores, key=abs)
-                raise wrong_value(
-                    "Scores",
-                    "cosines, from -1 to 1",
-                    largest,
-                    "Divide scores from 0 to 5 by 5.",
-                )
-        examples = [
-            Example("", a, b, label=score)
-            for a, b, score in zip(first, second, scores, strict=True)
-        ]
+            y = _scores(y, len(first)).tolist()
+            if abs(largest := max(y, key=abs)) > 1:
+                advice = "Divide scores from 0 to 5 by 5."
+                expected = "cosines, from -1 to 1"
+                raise wrong_value("Scores", expected, largest, advice)
+        examples = super().examples((first, second), y)
         encoding = self.make_encoding(Encoding, problem="similarity")
         return number_texts(encoding.features(examples))
 
@@ -408,11 +395,7 @@ class TextEmbedder(TextModel):
 
 
 def _texts(x: Any, count: int) -> list[list[str]]:
-    """Returns one column of texts, or two.
-
-    Raises:
-      InputError: If there are none, or pairs instead of texts or vice versa.
-    """
+    """Returns one column of texts, or two."""
     columns = as_columns(x, ("text_a", "text_b")[:count])
     if not columns[0]:
         raise InputError("There are no texts.")
@@ -428,16 +411,9 @@ def _texts(x: Any, count: int) -> list[list[str]]:
 
 
 def _scores(y: Any, count: int) -> np.ndarray:
-    """Returns the numbers of pairs, floats [count].
-
-    Raises:
-      InputError: If there are not `count` scores, or one is not a number.
-    """
+    """Returns the numbers of pairs, floats [count]."""
     scores = plain(y)
-    if len(scores) != count:
-        raise wrong_value(
-            "The number of scores", f"{count}, the number of pairs", len(scores)
-        )
+    require_as_many_labels(scores, count)
     require_present(scores, "pair", "score")
     try:
         return np.array([*map(float, scores)])
