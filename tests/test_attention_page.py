@@ -252,19 +252,3 @@ def test_pointing_at_words(show, page_of):
     assert heading(page) == "What attends to “cat”"
     column = weights[0, 0, :, words.index("cat")]
     assert listed(page) == expected(column, words)
-
-
-def test_the_page_cannot_send_requests(browser, page_of, tmp_path):
-    path = tmp_path / "page.html"
-    path.write_text(page_of(TEXT)[0], encoding="utf-8")
-    page = browser.new_page()
-    page.goto(path.as_uri())
-    refused = page.evaluate(
-        """() => new Promise((resolve) => {
-            document.addEventListener("securitypolicyviolation",
-                (event) => resolve(event.effectiveDirective));
-            fetch("http://127.0.0.1:9/").catch(() => {});
-        })"""
-    )
-    page.close()
-    assert refused == "connect-src"

@@ -1,10 +1,8 @@
 """The benchmarks: what they share, and a short run of each."""
 
 import dataclasses
-import sys
 from unittest import mock
 
-import numpy as np
 import pytest
 
 from bert_tf import BertConfig
@@ -17,11 +15,6 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def comparison(benchmarks):
     return benchmarks("comparison")
-
-
-@pytest.fixture(scope="module")
-def sides(benchmarks):
-    return benchmarks("sides")
 
 
 # Turns and tables.
@@ -92,34 +85,6 @@ def test_sides_take_turns(comparison, results, tmp_path):
         assert f"\n{line}\n" in text
 
 
-def test_disturbed_rounds_count_only_without_others(comparison, results):
-    results.unit = "s"
-    results.turns = [
-        {
-            "case": "short",
-            "side": side,
-            "rate": 1 / seconds,
-            "seconds": seconds,
-            "other_cpu_seconds": others,
-            "peak_bytes": seconds * 2**20,
-        }
-        for side, seconds, others in (
-            ("ours", 2.0, 0.0),
-            ("ours", 4.0, 0.4),
-            ("ours", 9.0, 1.0),
-            ("theirs", 1.5, 9.0),
-        )
-    ]
-    text = comparison.section(results)
-    assert "of 1 to 3 rounds, 0 to 2 undisturbed\n" in text
-    ratio = np.median([1 / 2, 1 / 4]) * 1.5
-    ours, theirs = (
-        "3.00 (2.00 to 4.00); 4 (2 to 9)",
-        f"1.50; 2; **{ratio:.2f}**",
-    )
-    assert f"| short | {ours} | {theirs} |" in text
-
-
 PAGE = """# Title
 
 <!-- speed: a program writes this section -->
@@ -150,23 +115,6 @@ def test_only_the_section_of_a_page_is_replaced(comparison, tmp_path):
         with pytest.raises(InputError, match="expected one section"):
             comparison.publish("13 MB", str(page), "size")
         assert page.read_text() == content
-
-
-# Commands and processes.
-
-
-def test_usage_of_a_command(sides, tmp_path):
-    """200 MiB, held by a process of the command."""
-    inner = "import time; held = b'1' * (200 << 20); time.sleep(0.3)"
-    program = (
-        "import os, subprocess, sys; print(os.environ['HF_HUB_OFFLINE']); "
-        f"subprocess.run([sys.executable, '-c', {inner!r}])"
-    )
-    usage = sides.run_command([sys.executable, "-c", program], tmp_path)
-    assert (tmp_path / "stdout").read_text() == "1\n"
-    assert 0.3 < usage["seconds"] < 60
-    assert 0 < usage["cpu_seconds"] < 60
-    assert 200 << 20 < usage["peak_bytes"] < 1 << 30
 
 
 # Steps.

@@ -8,8 +8,6 @@ import json
 import numpy as np
 import pytest
 
-from bert_tf.errors import InputError
-
 pytestmark = pytest.mark.slow
 
 
@@ -62,22 +60,6 @@ def test_workers_know_each_other(layouts, script, tmp_path, monkeypatch):
     assert len({*task["cluster"]["worker"]}) == 2
 
 
-def test_a_failed_worker_ends_all(
-    layouts, script, tmp_path, monkeypatch, capsys
-):
-    monkeypatch.setattr(layouts, "_SECONDS_TO_END", 0.1)
-    fails = """
-import json, os, sys, time
-if json.loads(os.environ["TF_CONFIG"])["task"]["index"] == 1:
-    sys.exit("error: what was wrong")
-time.sleep(600)
-"""
-    layout = layouts.LAYOUTS["two_workers"]
-    with pytest.raises(InputError, match="failed with exit status 1"):
-        layouts.run(layout, script(fails), {}, tmp_path / "run")
-    assert "what was wrong" in capsys.readouterr().err
-
-
 def checkpoint(**changes):
     tensors = {
         "bert/kernel": np.array([1.0, -2.0], np.float32),
@@ -115,26 +97,3 @@ def test_workers_read_each_example_once(benchmarks, equality, tmp_path):
     for parts in ([[b"a"], [b"b"]], [[b"a", b"b"], [b"c", b"a"]]):
         with pytest.raises(ValueError, match="3 examples are not read once"):
             equality.each_once(parts, [b"a", b"b", b"c"])
-
-
-@pytest.mark.parametrize(
-    ("batch_size", "num_shards", "sizes"),
-    [
-        (6, 1, [[6, 6, 6, 6, 5, 0]]),
-        (3, 2, [[3, 3, 3, 3, 3, 2], [3, 3, 3, 3, 0, 0]]),
-    ],
-)
-def test_shares_of_a_ragged_epoch(benchmarks, batch_size, num_shards, sizes):
-    program = benchmarks("ragged_epochs")
-    make = program.training_data({"number": np.arange(29)}, 12)
-    found = []
-    for shard in range(num_shards):
-        batches = make(batch_size, num_shards, shard)
-        epoch = list(batches.take(len(sizes[0])).as_numpy_iterator())
-        assert [len(batch["number"]) for batch in epoch] == sizes[shard]
-        found += [number for batch in epoch for number in batch["number"]]
-        # The second epoch is like the first; training may begin with it.
-        later = make(batch_size, num_shards, shard, start_example=3 * 12)
-        for batch, again in zip(epoch, later, strict=False):
-            np.testing.assert_array_equal(again["number"], batch["number"])
-    assert sorted(found) == list(range(29))

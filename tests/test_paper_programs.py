@@ -1,11 +1,8 @@
 """The programs in examples/paper: what they plan, run, print and write."""
 
-import fcntl
 import json
 import math
 import pathlib
-import shutil
-import threading
 
 import in_process
 import paper_programs
@@ -56,6 +53,7 @@ def table_of(name, tmp_path):
     return [line.strip("| ").split(" | ") for line in lines[2:]]
 
 
+@pytest.mark.slow
 def test_table_5_and_resuming(scripts, inputs, tmp_path, capsys):
     def score(script, given):
         if script == "run_pretraining.py":
@@ -121,82 +119,6 @@ def test_table_5_and_resuming(scripts, inputs, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_table_6(scripts, inputs, tmp_path, capsys):
-    def score(script, given):
-        is_small = "L-1_H-96_A-12" in given.get("bert_config_file", "")
-        loss = 2.0 if is_small else 1.5
-        return {
-            "eval_accuracy": 0.5,
-            "eval_f1": 0.7,
-            "masked_lm_loss": loss,
-        }
-
-    scripts.score = score
-    held_out = tmp_path / "held_out.txt"
-    held_out.write_bytes(inputs["input_file"].read_bytes())
-    given = {**inputs, "tasks": "MRPC", "num_seeds": 1}
-    assert (
-        launch("ablation_size", {**given, "held_out_file": held_out}, tmp_path)
-        == 0
-    )
-    rows = table_of("ablation_size", tmp_path)
-    assert [row[3:5] for row in rows][::5] == [["1", "96"], ["8", "128"]]
-    assert [row[5:7] for row in rows][::5] == [
-        ["7.39", "5.84"],
-        ["4.48", "3.23"],
-    ]
-    # MRPC's, with the paper's beside them, and CoNLL's.
-    assert rows[0][7:] == ["50.0", "79.8", "70.0"]
-    # One set of held-out examples for all, whose words are masked once.
-    made = scripts.of("create_pretraining_data.py")
-    assert [flags["dupe_factor"] for flags in made] == ["5", "1"]
-    names = "LM (ppl): L-3_H-768_A-12 against L-6_H-768_A-3"
-    line = f"{names}: paper: 5.84 > 5.24; here: 7.39 > 4.48 (same"
-    assert line in capsys.readouterr().out
-    given["held_out_file"] = inputs["input_file"]
-    assert launch("ablation_size", given, tmp_path) == 1
-    line = in_process.the_error(capsys, "ablation_size")
-    assert line.endswith(f"both have {inputs['input_file']}.")
-
-
-def test_only_the_chosen_rows_are_run(scripts, inputs, tmp_path, capsys):
-    """Other rows stay empty, and nothing is trained for them."""
-    scripts.score = lambda script, given: {"eval_f1": 0.5}
-    given = {"num_seeds": 1, "rows": "100/0/0,80/10/10", "tasks": ""}
-    assert launch("ablation_masking", {**inputs, **given}, tmp_path) == 0
-    rows = table_of("ablation_masking", tmp_path)
-    assert [row[3] for row in rows] == ["50.0", "50.0", "", "", "", ""]
-    assert len(scripts.of("run_pretraining.py")) == 2
-    given["rows"] = "100/0/1"
-    assert launch("ablation_masking", {**inputs, **given}, tmp_path) == 1
-    line = in_process.the_error(capsys, "ablation_masking")
-    assert line.endswith("0/0/100; got '100/0/1'.")
-
-
-@pytest.mark.slow
-def test_table_6_at_equal_compute(scripts, inputs, tmp_path):
-    """All sizes multiply as often as BERT-Base's row."""
-    scripts.score = lambda script, given: dict.fromkeys(
-        ("eval_accuracy", "eval_f1", "masked_lm_loss"), 0.5
-    )
-    given = {**inputs, "held_out_file": __file__, "tasks": "MRPC"}
-    given |= {"equal_compute": "true", "num_train_steps": 1000}
-    given |= {"num_seeds": 1, "max_seq_length": 16}
-    assert launch("ablation_size", given, tmp_path) == 0
-    models = scripts.of("run_pretraining.py")
-    steps = [int(flags["num_train_steps"]) for flags in models]
-    # Four layers of width 96 and 128, one token in seven of 31 words.
-    base = 4 * (12 * 96**2 + 2 * 16 * 96) + 0.15 * 96 * (96 + 31)
-    large = 4 * (12 * 128**2 + 2 * 16 * 128) + 0.15 * 128 * (128 + 31)
-    assert steps[2] == steps[1] > 1.9 * steps[3]
-    assert steps[3:5] == [1000, round(1000 * base / large)]
-    rows = table_of("ablation_size_equal_compute", tmp_path)
-    assert [int(row[5]) for row in rows] == steps
-    assert rows[0][8:] == ["50.0", "79.8", "50.0"]
-    assert [flags["num_warmup_steps"] for flags in models][3] == "250"
-
-
-@pytest.mark.slow
 def test_table_7(scripts, inputs, tmp_path, capsys):
     """A failed run leaves a gap, which the next run fills."""
     scripts.score = lambda script, given: {"eval_f1": 0.9}
@@ -228,71 +150,6 @@ def test_table_7(scripts, inputs, tmp_path, capsys):
     runs = [scripts.of("run_ner.py")[-1], *scripts.of(FEATURE_SCRIPT)[-6:]]
     starts = {run["init_checkpoint"] for run in runs}
     assert starts == {f"{made['output_dir']}/release"}
-
-
-@pytest.mark.slow
-def test_table_8(scripts, inputs, tmp_path):
-    scripts.score = lambda script, given: {
-        "eval_accuracy": 0.5,
-        "eval_f1": 0.25 if script == FEATURE_SCRIPT else 0.75,
-    }
-    given = {**inputs, "tasks": "SST-2", "num_seeds": 1}
-    assert launch("ablation_masking", given, tmp_path) == 0
-    # The first row has the default shares.
-    assert len(scripts.of("create_pretraining_data.py")) == 1
-    made = scripts.of("examples/paper/masked_examples.py")
-    shares = [(f["mask_share"], f["keep_share"]) for f in made]
-    assert shares[:2] == [("1.0", "0.0"), ("0.8", "0.0")]
-    rows = table_of("ablation_masking", tmp_path)
-    assert rows[1] == [
-        *("100%", "0%", "0%", "50.0", ""),
-        *("75.0", "94.9", "25.0", "94.0"),
-    ]
-
-
-@pytest.mark.slow
-def test_several_pretrainings_and_the_files_of_a_table(
-    scripts, inputs, tmp_path
-):
-    found = []
-
-    def score(script, given):
-        seed = int(given.get("random_seed", 1))
-        if script == "run_pretraining.py":
-            return {"masked_lm_loss": math.log(seed)}
-        found.append(given["init_checkpoint"])
-        second = given["init_checkpoint"] != found[0]
-        return {"eval_accuracy": (seed + 6 * second) / 10}
-
-    scripts.score = score
-    given = {**inputs, "held_out_file": __file__, "tasks": "MRPC"}
-    given |= {"num_pretraining_seeds": 2, "num_seeds": 3}
-    del given["conll_dir"]
-    assert launch("ablation_size", given, tmp_path) == 0
-    models = scripts.of("run_pretraining.py")[:2]
-    assert [flags.get("random_seed") for flags in models] == [None, "2"]
-    first, second = (f"{flags['output_dir']}/release" for flags in models)
-    assert found[:6] == [first, second] * 3
-    path = tmp_path / "out" / "ablation_size"
-    assert "pre-trained once" not in path.with_suffix(".md").read_text()
-    titles, row = path.with_suffix(".csv").read_text().splitlines()[:2]
-    assert titles.startswith("#L,#H,#A,#L here,#H here,LM (ppl),")
-    assert titles.endswith(",MRPC,MRPC_deviation,MRPC_seeds,MRPC_paper")
-    # The means of three fine-tunings of each model: 20 and 80.
-    cells = row.split(",")
-    assert cells[5:9] == ["1.5", "0.7071067811865476", "2", "5.84"]
-    assert [float(cell) for cell in cells[9:]] == pytest.approx(
-        [50, 60 / math.sqrt(2), 2, 79.8]
-    )
-    singles = json.loads(path.with_suffix(".json").read_text())
-    runs = [one for one in singles if one["column"] == "MRPC"][:3]
-    assert [(one["model"], one["seed"]) for one in runs] == [
-        *((1, 1), (2, 1), (1, 2))
-    ]
-    assert [one["score"] for one in runs] == pytest.approx([10, 70, 20])
-    assert runs[0]["row"] == "L-3_H-768_A-12"
-    assert runs[0]["run"].startswith("mrpc-seed-1-")
-    assert f"--init_checkpoint={first}" in runs[0]["command"]
 
 
 @pytest.mark.slow
@@ -425,83 +282,6 @@ def test_folders_of_runs_keep_their_names(runs, text, tmp_path):
     changed.parent.mkdir()
     changed.write_text("a b d\n")
     assert chain(runs, changed)[1].label != "model-0a405b11"
-
-
-def test_inputs_of_finished_runs_are_not_made_again(
-    runs, scripts, text, tmp_path
-):
-    """So results without models suffice to continue on another machine."""
-    scripts.score = lambda script, given: {"eval_f1": 0.5}
-    vocab, first = chain(runs, text)
-    second = first._replace(flags={"do_train": True}, continues=first)
-    given = {"init_checkpoint": runs.Made(second, "release")}
-    tuned = runs.Run("ner-seed-1", "run_ner.py", given)
-    there = runs.Folder(str(tmp_path / "there"))
-    assert [*there.do([tuned])] == [vocab, first, second, tuned]
-    here = runs.Folder(str(tmp_path / "here"))
-    results = pathlib.Path(here.place(tuned), "eval_results.txt")
-    results.parent.mkdir(parents=True)
-    shutil.copy(f"{there.place(tuned)}/eval_results.txt", results)
-    for record in pathlib.Path(there.path, "runs").glob("*.json"):
-        shutil.copy(record, f"{here.path}/runs")
-    assert [*here.do([tuned])] == [vocab, first, second, tuned]
-    assert len(scripts.commands) == 4
-    # Another seed needs the model, and so everything that made it.
-    other = tuned._replace(name="ner-seed-2", flags={**given, "random_seed": 2})
-    assert here.to_do([tuned, other]) == [vocab, first, second, other]
-
-
-def test_files_are_identified_by_their_contents(runs, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for name in ("a.txt", "b.txt", "ckpt.index", "ckpt.data"):
-        pathlib.Path(name).write_text(name)
-
-    def names(pattern):
-        found = runs._identity("input_file", pattern)
-        return [one if isinstance(one, str) else one[0] for one in found]
-
-    assert names("*.txt") == names(" b.txt , a.txt,") == ["a.txt", "b.txt"]
-    assert names(str(tmp_path)) == ["a.txt", "b.txt", "ckpt.data", "ckpt.index"]
-    # The prefix of a TF1 checkpoint.
-    assert names("ckpt") == ["ckpt.data", "ckpt.index"]
-    assert names("a.txt,gs://a*") == ["a.txt", "gs://a*"]
-    assert names("hf://owner/a") == ["hf://owner/a"]
-
-
-def test_runs_that_do_not_depend_on_a_failure_still_run(
-    runs, scripts, text, tmp_path
-):
-    vocab, bad = chain(runs, text)
-    given = {"init_checkpoint": runs.Made(bad, "release")}
-    after = runs.Run("after", "run_ner.py", given)
-    good = chain(runs, text, steps=8)[1]
-    folder = runs.Folder(str(tmp_path / "out"))
-    scripts.fails_at = 1
-    done = []
-    with pytest.raises(
-        InputError, match=r"1 of the runs failed, and 1 that need"
-    ):
-        done.extend(folder.do([bad, after, good]))
-    assert done == [vocab, good]
-    assert folder.record(bad) is None
-    assert [*folder.do([bad, after, good])] == [vocab, bad, after, good]
-
-
-def test_two_programs_share_a_folder(runs, scripts, text, tmp_path, capsys):
-    vocab, model = chain(runs, text)
-    folder = runs.Folder(str(tmp_path / "out"))
-    slow = folder.do([model])
-    assert next(slow) == vocab
-    with open(folder.log(model), "a") as log:
-        fcntl.flock(log, fcntl.LOCK_EX)
-        end = threading.Timer(0.2, fcntl.flock, (log, fcntl.LOCK_UN))
-        end.start()
-        assert [*folder.do([model])] == [vocab, model]
-        end.join()
-    assert [*slow] == [model]
-    output = capsys.readouterr().out
-    assert output.count("another program does this: waiting for it") == 1
-    assert "was done by another program meanwhile" in output
 
 
 def test_a_job_runs_here_and_its_log_is_kept(runs, text, tmp_path, capsys):
@@ -661,54 +441,3 @@ def test_files_that_are_not_squad_1_are_errors(tmp_path, capsys, change):
     line = in_process.the_error(capsys, "make_tasks")
     assert f"{path}: this is not a file of SQuAD 1.1" in line
     assert not (tmp_path / "out").exists()
-
-
-def test_tasks_made_of_squad(tmp_path):
-    """By hand: which sentences are pairs, and where answers are then."""
-    text = "St. Ann saw a castle. Mr. Po built the castle. It fell.  Rain came."
-    asked = "Who built the castle?"
-    answers = [
-        {"text": text[start:end], "answer_start": start}
-        for start, end in ((22, 28), (57, 61), (22, 45))
-    ]
-    assert [answer["text"] for answer in answers] == [
-        *("Mr. Po", "Rain", "Mr. Po built the castle"),
-    ]
-    entries = [
-        {"id": str(n), "question": question, "answers": given}
-        for n, (question, given) in enumerate(
-            [
-                (asked, answers),
-                # No word in common with its sentence.
-                ("What fell?", answers[1:]),
-            ]
-        )
-    ]
-    paragraph = {"context": text, "qas": entries}
-    articles = [{"title": "t", "paragraphs": [paragraph]}] * 2
-    path = tmp_path / "squad.json"
-    path.write_text(json.dumps({"version": "1.1", "data": articles}))
-    flags = {"train_file": path, "dev_file": path, "num_dev_articles": 1}
-    flags["output_dir"] = tmp_path
-    with paper_programs.program("make_tasks") as launched:
-        assert launched(paper_programs.words(flags)) == 0
-    rows = [
-        f"{asked}\tMr. Po built the castle.\tentailment",
-        f"{asked}\tSt. Ann saw a castle.\tnot_entailment",
-    ]
-    for split, count in (("train", 3), ("dev", 1)):
-        lines = [f"{n}\t{row}\n" for n, row in enumerate(rows * count)]
-        lines.insert(0, "index\tquestion\tsentence\tlabel\n")
-        found = (tmp_path / "QNLI" / f"{split}.tsv").read_text()
-        assert found == "".join(lines)
-        found = (tmp_path / "squad" / f"{split}-v1.1.json").read_text()
-        [article] = json.loads(found)["data"]
-        short = article["paragraphs"]
-        assert len(short) == 2 * count
-        assert short[0]["context"] == text[:55]
-        # The answer "Rain" is cut off.
-        assert short[0]["qas"][0]["answers"] == [answers[0], answers[2]]
-        assert short[1]["context"] == "It fell.  Rain came."
-        assert short[1]["qas"][0]["answers"] == [
-            {"text": "Rain", "answer_start": 10}
-        ]

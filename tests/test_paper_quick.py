@@ -1,15 +1,8 @@
 """The program that fills all tables of the paper with small models."""
 
-import os
-import signal
-import subprocess
-import sys
-import threading
-
 import paper_programs
 import pytest
 
-from bert_tf.base import signals
 from bert_tf.errors import InputError
 
 pytestmark = pytest.mark.slow
@@ -83,20 +76,6 @@ def test_all_programs_take_their_flags(quick, config, monkeypatch, capsys):
     )
 
 
-@pytest.mark.parametrize(
-    ("found", "expected"),
-    [
-        ("same direction; p = 0.014", "same direction, p = 0.014"),
-        (
-            "same direction; one seed, not tested",
-            "not resolved (one seed, not tested)",
-        ),
-    ],
-)
-def test_result(quick, found, expected):
-    assert quick.result(found) == expected
-
-
 @pytest.mark.parametrize("name", ["z.txt", "eng.testa", "SST-2/dev.tsv"])
 def test_missing_inputs(quick, config, tmp_path, name):
     (tmp_path / "in" / name).unlink()
@@ -105,29 +84,6 @@ def test_missing_inputs(quick, config, tmp_path, name):
     expected = "found 1" if name == "z.txt" else f"{name} does not exist"
     assert expected in str(error.value)
     assert not (tmp_path / "out").exists()
-
-
-def test_two_programs_at_a_time(quick, monkeypatch):
-    """SIGTERM ends them."""
-    started = []
-
-    def launch(name, seconds, folder):
-        assert sum(process.poll() is None for process in started) < 2
-        code = f"import time; time.sleep({seconds})"
-        started.append(
-            subprocess.Popen([sys.executable, "-c", code], process_group=0)
-        )
-        return started[-1]
-
-    monkeypatch.setattr(quick, "launch", launch)
-    assert quick.launch_all(dict.fromkeys("abc", 0.5), "") == []
-    assert [process.returncode for process in started] == [0, 0, 0]
-    started.clear()
-    timer = threading.Timer(1, os.kill, (os.getpid(), signal.SIGTERM))
-    timer.start()
-    with pytest.raises(signals.Stopped), signals.stopping():
-        quick.launch_all(dict.fromkeys("abc", 60), "")
-    assert [process.returncode for process in started] == [-signal.SIGTERM] * 2
 
 
 def test_a_failed_program(quick, config, monkeypatch, tmp_path):

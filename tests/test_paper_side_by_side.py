@@ -82,20 +82,6 @@ def test_a_part_of_the_loss_without_weight_trains_nothing(load):
     assert moved[1] == 0
 
 
-@needs_jax
-def test_copies_start_from_the_given_models(load):
-    copies = load("copies").Copies
-    start = copies(TASK, [1, 2]).weights()
-    name = "bert/embeddings/word_embeddings"
-    made = copies(TASK, [8, 8, 9], {name: start[name]}, [1, 0, 1]).weights()
-    np.testing.assert_array_equal(
-        made[name], np.asarray(start[name])[[1, 0, 1]]
-    )
-    other = np.asarray(made["cls/predictions/transform/dense/kernel"])
-    np.testing.assert_array_equal(other[0], other[1])
-    assert (other[0] != other[2]).any()
-
-
 def flags(inputs, tmp_path, **given):
     return paper_programs.words(
         {
@@ -209,21 +195,3 @@ def test_data_is_written_as_arrays(inputs, tmp_path, capsys):
         assert found["masked_lm_weights"].dtype == np.float32
     with np.load(tmp_path / "out" / "arrays" / "SST-2-train.npz") as found:
         assert found["input_ids"].shape == (40, 16)
-
-
-def test_next_tokens(load):
-    arrays = pretraining_arrays()
-    arrays["masked_lm_positions"] = np.tile([3, 9], (40, 1)).astype(np.uint8)
-    task = PretrainingTask(
-        BertConfig(31, attention_direction="left_to_right"),
-        16,
-        2,
-        next_sentence=False,
-        objective="causal_lm",
-    )
-    found = load("side_by_side").causal(task, arrays)
-    ids = found["input_ids"]
-    np.testing.assert_array_equal(ids[:, [3, 9]], arrays["masked_lm_ids"])
-    np.testing.assert_array_equal(found["next_token_ids"][:, :-1], ids[:, 1:])
-    assert found["next_token_weights"].sum() == 40 * 15
-    assert load("side_by_side").causal(TASK, arrays) is arrays

@@ -5,15 +5,14 @@ import functools
 import inspect
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import keras
 import numpy as np
 
 from bert_tf import start_tensorflow
-from bert_tf.base.options import number_fault
-from bert_tf.checkpoints.checkpoint import Pretrained, have_names
+from bert_tf.checkpoints.checkpoint import have_names
 from bert_tf.checkpoints.conversion import as_checkpoint
 from bert_tf.checkpoints.pretrained import open_pretrained, require_options
 from bert_tf.config import positive_integer, require_number
@@ -52,11 +51,6 @@ _KERAS_OPTIONS = {*inspect.signature(keras.Model.fit).parameters}
 
 # The teacher's batch size for rows of `max_seq_length`.
 _TEACHER_BATCH_SIZE = 32
-# The options of a teacher, with the scripts' defaults and ranges.
-_TEACHER_OPTIONS = {
-    "distillation_weight": (0.9, 0.0, 1.0),
-    "temperature": (2.0, 0.1, 100.0),
-}
 
 
 def fit(
@@ -134,7 +128,7 @@ def fit(
     if not self.compiled:
         self.compile()
     try:
-        self._teacher = Teacher.of(
+        self._teacher = _teacher_of(
             self,
             teacher,
             distillation_weight=distillation_weight,
@@ -142,12 +136,14 @@ def fit(
         )
         data = Part(x, y, sample_weight)
         require_data(data, "steps_per_epoch", steps_per_epoch)
+        positive_integer("batch_size", batch_size)
         positive_integer("epochs", epochs)
         require_count("initial_epoch", initial_epoch)
         steps = options.get("validation_steps")
         data, held_out = _divided(
             self, data, validation_data, validation_split, steps
         )
+        added = _validation(self, held_out, batch_size, options)
         before = _loss_weights(self)
         batches = self._training_data(
             data, batch_size, seed, class_weight, steps_per_epoch
@@ -159,9 +155,8 @@ def fit(
             # The compiled step contains the old ones.
             self.train_function = None
         build_state(self, batches.example())
+        added.append(Epochs(batches, x))
         options |= {"epochs": epochs, "initial_epoch": initial_epoch}
-        validation = _validation(self, held_out, batch_size, options)
-        added = [*validation, Epochs(batches, x)]
         return _run(self, batches, callbacks, added, **options)
     finally:
         self._teacher = None
@@ -177,7 +172,7 @@ def _loss_weights(model: Any) -> tuple:
 
 def _validation(
     model: Any, held_out: Part | None, batch_size: int, options: dict[str, Any]
-) -> list["Validation"]:
+) -> list[keras.callbacks.Callback]:
     """Returns the validation of `fit`, if any; removes its options."""
     size = options.pop("validation_batch_size", None)
     size = batch_size if size is None else size
@@ -265,7 +260,6 @@ def training_batches(
     steps_per_epoch: int | None = None,
 ) -> TrainingBatches:
     """Returns the steps of all epochs, and sets the task of the training."""
-    positive_integer("batch_size", batch_size)
     require_count("seed", seed)
     is_stream = is_dataset(data.x)
     if not is_stream and steps_per_epoch is not None:
@@ -285,6 +279,7 @@ def training_batches(
         texts = parts_of(rows_of(data.x, model._needs_labels), size)
         return (weighted_features(model, part) for part in texts)
 
+    names = model._class_names()
     in_memory = []
     model.usual_length = type(model).usual_length
     counts: Iterable[int] = ()
@@ -295,7 +290,9 @@ def training_batches(
         counts = [len(features)]
         in_memory.append(features)
         if isinstance(class_weight, str) and class_weight == "balanced":
-            class_weight = _balanced(model, features)
+            numbers = model._label_ids(features) if names else np.zeros(1, int)
+            weights = balanced_class_weights(numbers, len(names))
+            class_weight = dict(zip(names, weights, strict=False))
     elif steps_per_epoch is None:
         counts = map(len, encoded())
         if model._has_one_row():
@@ -303,7 +300,13 @@ def training_batches(
     num_steps = steps_per_epoch or sum(-(-n // batch_size) for n in counts)
     if not num_steps:
         raise InputError("There are no texts.")
-    model._training_task = _training_task(model, class_weight)
+    options = {}
+    if class_weight is not None:
+        options["class_weights"] = class_weights(class_weight, names)
+    task = model.make_task(**options)
+    if model._teacher is not None:
+        task = model._teacher.task_of(task)
+    model._training_task = task
     return TrainingBatches(
         lambda: in_memory or map(model._to_learn, encoded()),
         num_steps,
@@ -312,22 +315,6 @@ def training_batches(
         functools.partial(model._arguments, True),
         is_endless=steps_per_epoch is not None,
     )
-
-
-def _balanced(model: Any, features: Features) -> dict[str, float]:
-    names = model._class_names()
-    numbers = model._label_ids(features) if names else np.zeros(1, int)
-    weights = balanced_class_weights(numbers, len(names))
-    return dict(zip(names, weights, strict=False))
-
-
-def _training_task(model: Any, class_weight: Any) -> Any:
-    options = {}
-    if class_weight is not None:
-        names = model._class_names()
-        options["class_weights"] = class_weights(class_weight, names)
-    task = model.make_task(**options)
-    return model._teacher.task_of(task) if model._teacher else task
 
 
 def default_optimizer(model: Any) -> AdamWeightDecay:
@@ -355,9 +342,6 @@ def _restart(model: Any, peak: float, keep_state: bool) -> None:
 
 
 # Callbacks.
-
-# Evaluates a model; the callbacks get the events of Keras's `evaluate`.
-Evaluate = Callable[[keras.callbacks.CallbackList], dict[str, Any]]
 
 
 class Epochs(keras.callbacks.Callback):
@@ -390,7 +374,8 @@ class Validation(keras.callbacks.Callback):
     """Evaluates a model after epochs, and adds the scores to their logs.
 
     Args:
-      evaluate: Returns the scores by name.
+      evaluate: Returns the scores by name, given the callbacks for the events
+        of Keras's `evaluate`.
       frequency: See `validation_freq` of Keras's `fit`.
 
     Attributes:
@@ -403,7 +388,7 @@ class Validation(keras.callbacks.Callback):
 
     callbacks: keras.callbacks.CallbackList
 
-    def __init__(self, evaluate: Evaluate, frequency: Any = 1):
+    def __init__(self, evaluate: Any, frequency: Any = 1):
         super().__init__()
         self._evaluate = evaluate
         self._epochs = [
@@ -434,65 +419,81 @@ class Validation(keras.callbacks.Callback):
 # Teachers.
 
 
+def _teacher_of(model: Any, teacher: Any, **options: Any) -> "Teacher | None":
+    """Returns the teacher of a `fit`, or None if there is none."""
+    given = {name: x for name, x in options.items() if x is not None}
+    if teacher is not None:
+        return Teacher(model, teacher, **given)
+    for name in given:
+        raise InputError(
+            f"`{name}` has no effect without `teacher`. Leave it out, or pass "
+            "`teacher`."
+        )
+    return None
+
+
 class Teacher:
     """The outputs of a teacher for the texts that a student learns from.
 
     Args:
       student: The text model to train.
       teacher: A text model of the same class, or the path of its checkpoint.
-      weight: The weight of the teacher's loss.
-      temperature: See `task.divergence`.
+      distillation_weight, temperature: See `fit`.
 
     Raises:
-      InputError: The teacher does not fit the student.
+      InputError: An option is not valid, or the teacher does not fit.
     """
 
     def __init__(
-        self, student: Any, teacher: Any, weight: float, temperature: float
+        self,
+        student: Any,
+        teacher: Any,
+        distillation_weight: float = 0.9,
+        temperature: float = 2.0,
     ):
+        if "loss" not in student._auto_arguments:
+            raise InputError("A teacher needs `loss=auto`.")
+        self._options = distillation_weight, temperature
+        require_number(
+            "`distillation_weight`",
+            distillation_weight,
+            "a number from 0 to 1",
+            lambda weight: 0 <= weight <= 1,
+        )
+        require_number(
+            "`temperature`",
+            temperature,
+            "a number from 0.1 to 100",
+            lambda number: 0.1 <= number <= 100,
+        )
         task = student.make_task()
         kind = type(student)
         if not task.has_teachers:
             raise InputError(f"`fit` of a {kind.__name__} has no `teacher`.")
         if isinstance(teacher, (str, os.PathLike)):
-            name = f"`teacher={os.fspath(teacher)}`"
-            checkpoint = open_pretrained(teacher)
-            self._task = task_of_teacher(task, checkpoint, name)
-            teacher = _opened(student, checkpoint, task, teacher)
+            name, path = f"`teacher={os.fspath(teacher)}`", teacher
+            checkpoint = open_pretrained(path)
+            options: dict[str, Any] = {"max_seq_length": student.max_seq_length}
+            if hasattr(student, "problem"):
+                # Only the teacher's logits are used.
+                options["problem"] = student.problem
+            if task.labels and not have_names(checkpoint.labels or ()):
+                options["labels"] = task.labels
         elif type(teacher) is kind:
-            self._task = task_of_teacher(task, _described(teacher), "`teacher`")
+            name, path = "`teacher`", None
+            facts = teacher.make_task().facts()
+            checkpoint = dataclasses.replace(
+                as_checkpoint(teacher.model, teacher.tokenizer, **facts),
+                # Only checkpoints have one; a model's problem is already set.
+                activation_fn=None,
+            )
         else:
             expected = f"a {kind.__name__}, or a path"
             raise wrong_value("`teacher`", expected, teacher)
+        self._task = task_of_teacher(task, checkpoint, name)
+        if path is not None:
+            teacher = kind.from_pretrained(path, **options)
         self._teacher = teacher
-        self._options = weight, temperature
-
-    @classmethod
-    def of(
-        cls, student: Any, teacher: Any, **options: float | None
-    ) -> "Teacher | None":
-        """Returns the teacher of a `fit`, or None if there is none.
-
-        Raises:
-          InputError: An option is not valid or has no effect, or the teacher
-            does not fit.
-        """
-        if teacher is not None and "loss" not in student._auto_arguments:
-            raise InputError("A teacher needs `loss=auto`.")
-        values = []
-        for name, (default, least, most) in _TEACHER_OPTIONS.items():
-            value = options[name]
-            if value is not None and teacher is None:
-                raise InputError(
-                    f"`{name}` has no effect without `teacher`. Leave it out, "
-                    "or pass `teacher`."
-                )
-            value = default if value is None else value
-            require_number(f"`{name}`", value, "a finite number", math.isfinite)
-            if fault := number_fault(float(value), least, most):
-                raise InputError(f"`{name}` {fault}.")
-            values.append(value)
-        return None if teacher is None else cls(student, teacher, *values)
 
     def task_of(self, task: FineTuningTask) -> Any:
         """Returns the task of the student, with the teacher's loss."""
@@ -508,24 +509,3 @@ class Teacher:
             predict.Progress(self._teacher, "predict"),
         )
         return with_outputs(self._task, features, outputs)
-
-
-def _described(teacher: Any) -> Pretrained:
-    """Describes a text model as a checkpoint, for comparison."""
-    task = teacher.make_task()
-    checkpoint = as_checkpoint(teacher.model, teacher.tokenizer, **task.facts())
-    # Only checkpoints have an activation; a model's problem is already set.
-    return dataclasses.replace(checkpoint, activation_fn=None)
-
-
-def _opened(
-    student: Any, checkpoint: Pretrained, task: FineTuningTask, path: Any
-) -> Any:
-    """Returns the text model of a checkpoint that fits the student."""
-    options: dict[str, Any] = {"max_seq_length": student.max_seq_length}
-    if hasattr(student, "problem"):
-        # Only the teacher's logits are used.
-        options["problem"] = student.problem
-    if task.labels and not have_names(checkpoint.labels or ()):
-        options["labels"] = task.labels
-    return type(student).from_pretrained(path, **options)

@@ -81,13 +81,10 @@ class Progress:
         self._callbacks: keras.callbacks.CallbackList | None = None
         self._num_done = 0
 
-    def run(
-        self, call: Callable, batches: Sequence[Any] | Iterator[Any]
-    ) -> Iterator[Any]:
+    def run(self, call: Callable, batches: Sequence[Any]) -> Iterator[Any]:
         """Yields the result of `call` for each batch."""
         if self._callbacks is None:
-            size = len(batches) if isinstance(batches, Sequence) else None
-            self._begin(size if self._is_whole else None)
+            self._begin(len(batches) if self._is_whole else None)
         for batch in batches:
             self._on("batch_begin", self._num_done)
             outputs = call(batch)

@@ -436,7 +436,6 @@ class TextModel(TrainableModel, abc.ABC):
         steps: int | None = None,
         callbacks: Any = None,
         return_dict: bool = True,
-        **options: Any,
     ) -> Any:
         """Returns the scripts' scores, Keras's loss and metrics, or both.
 
@@ -455,14 +454,7 @@ class TextModel(TrainableModel, abc.ABC):
             first `steps` batches of a data set of batches.
           callbacks: A callback of Keras, or a list of them.
           return_dict: Whether to return a dict; otherwise a list.
-          **options: Any other argument is an error.
         """
-        if options:
-            raise wrong_value(
-                "The arguments of evaluate",
-                "arguments of Keras's evaluate",
-                [*options],
-            )
         if not self.compiled:
             self.compile()
         warn_if_random(self.model)

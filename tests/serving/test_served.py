@@ -114,7 +114,7 @@ def check(served, texts, features, expected):
 @pytest.mark.parametrize(
     ("problem", "is_pair"),
     [
-        pytest.param("single_label", True, marks=pytest.mark.graph),
+        ("single_label", True),
         ("regression", False),
         pytest.param("single_label", False, marks=pytest.mark.slow),
         pytest.param("regression", True, marks=pytest.mark.slow),
