@@ -34,15 +34,14 @@ ATTENTION_DIRECTIONS = ("bidirectional", "left_to_right")
 # The largest float32.
 _LARGEST = 3.4028234663852886e38
 
-# num_hidden_layers, hidden_size and num_attention_heads of Google's named
-# models; intermediate_size is four times hidden_size.
+# Layers and width of Google's named models.
 NAMED_SIZES = {
-    "tiny": (2, 128, 2),
-    "mini": (4, 256, 4),
-    "small": (4, 512, 8),
-    "medium": (8, 512, 8),
-    "base": (12, 768, 12),
-    "large": (24, 1024, 16),
+    "tiny": "L-2_H-128",
+    "mini": "L-4_H-256",
+    "small": "L-4_H-512",
+    "medium": "L-8_H-512",
+    "base": "L-12_H-768",
+    "large": "L-24_H-1024",
 }
 _NUMBER = r"([1-9]\d{0,18})"
 _GRID_NAME = re.compile(f"L-{_NUMBER}_H-{_NUMBER}(?:_A-{_NUMBER})?")
@@ -324,11 +323,10 @@ def as_config(config: Any) -> BertConfig:
 
 def _size(name: str) -> tuple[int, int, int]:
     """Returns layers, width and heads of a named size."""
-    is_name = isinstance(name, str)
-    if is_name and name in NAMED_SIZES:
-        return NAMED_SIZES[name]
-    match = is_name and _GRID_NAME.fullmatch(name)
-    if not match:
+    match = None
+    if isinstance(name, str):
+        match = _GRID_NAME.fullmatch(NAMED_SIZES.get(name, name))
+    if match is None:
         raise wrong_value(
             "The name of a size",
             f"{listed(NAMED_SIZES, last='or')}, or a name like L-4_H-256_A-4",

@@ -13,7 +13,7 @@ import math
 import os
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import numpy as np
@@ -67,21 +67,6 @@ _OPTIONS = {
 }
 _PREFIX = "base_model.model."
 _NAME = re.compile(r"(.+?)(?:\.lora_([AB]))?\.(weight|bias)")
-
-
-class _Adapters(NamedTuple):
-    """The contents of a file.
-
-    Attributes:
-      layers: Rank and alpha by layer, as in `FeatureModel.adapters`.
-      values: The trained weights by their TF1 names.
-      record: The `facts` that must also be true of a model that loads the file,
-        and the checksum of all `other_weights`. PEFT records neither.
-    """
-
-    layers: dict[str, list]
-    values: dict[str, np.ndarray]
-    record: Mapping[str, Any]
 
 
 def save(
@@ -156,58 +141,87 @@ def _modules(tensors: Mapping[str, np.ndarray], rank: int) -> dict[str, Any]:
 def load(
     model: keras.Model, path: str | os.PathLike[str], **facts: Any
 ) -> None:
-    """Loads a folder of `save` or of PEFT; see `load_lora_weights`."""
+    """Loads what `save` or PEFT wrote; see `load_lora_weights`."""
     path = os.fspath(path)
     model.build()
     if os.path.basename(path).startswith("adapter_"):
         path = os.path.dirname(path) or os.curdir
-    is_folder = files.is_directory(path)
-    adapters = _read(path, model) if is_folder else _read_old(path)
-    _check(adapters, model, path, facts)
+    layers, values, record = _read(path, model)
+    if not layers:
+        raise in_file(path, "there are no LoRA adapters in it.")
+    if model.adapters() not in ({}, layers):
+        raise in_file(
+            path,
+            f"{model.name} has adapters of other layers, or with another rank "
+            "or lora_alpha. Load the file into a model without adapters.",
+        )
+    recorded = record.get("facts") or {}
+    for name, value in json.loads(json.dumps(facts)).items():
+        theirs = recorded.get(name, value)
+        if theirs != value:
+            raise in_file(
+                path,
+                f"the adapters were trained with {name} {shortened(theirs)}; "
+                f"{model.name} has {shortened(value)}. Make the model with the "
+                f"same {name}.",
+            )
+    _check_shapes(layers, values, model, path)
+    other_weights = record.get("other_weights")
+    if other_weights is None:
+        logging.warning(
+            "%s: PEFT does not record which weights its adapters were trained "
+            "with. Those weights must be the ones of %s",
+            path,
+            model.name,
+        )
+    elif other_weights != _other_weights(model, values):
+        raise in_file(
+            path,
+            f"the adapters were trained with weights that {model.name} does "
+            "not have. Make the model from the checkpoint that the adapters "
+            "were trained on.",
+        )
     if not model.adapters():
-        model.add_adapters(adapters.layers)
+        model.add_adapters(layers)
     variables = checkpoint_variables(model)
-    for name, value in adapters.values.items():
+    for name, value in values.items():
         variables[name].assign(value)
 
 
-def _read_old(path: str) -> _Adapters:
-    """Reads a file of an earlier version, with TF1 names."""
-    tensors = TensorFiles(path)
-    record = _record(tensors)
-    layers = record.get("layers") or {}
-    layers = {
-        name: [int(rank), alpha] for name, (rank, alpha) in layers.items()
-    }
-    values = {name: tensors.read(name) for name in tensors.shapes}
-    return _Adapters(layers, values, record)
+def _read(
+    path: str, model: keras.Model
+) -> tuple[dict[str, list], dict[str, np.ndarray], dict[str, Any]]:
+    """Reads PEFT's folder, or a file of an earlier version with TF1 names.
 
-
-def _record(tensors: TensorFiles) -> dict[str, Any]:
-    where = f"{tensors.path}: {_KEY}"
-    return parse(tensors.metadata.get(_KEY, "{}"), where, _RECORD)
-
-
-def _read(folder: str, model: keras.Model) -> _Adapters:
-    """Reads PEFT's files.
+    Returns:
+      Rank and alpha by layer, as in `FeatureModel.adapters`; the trained
+      weights by their TF1 names; and what bert_tf records beside them.
 
     Raises:
       InputError: If a file is missing or damaged, or an option or a tensor is
         not supported.
     """
-    options = read_json(os.path.join(folder, ADAPTERS), _OPTIONS)
-    names = files.listdir(folder)
-    path, other = os.path.join(folder, WHOLE), find_unsupported(names)
-    if other and WHOLE not in names:
-        raise unsupported_format(os.path.join(folder, other))
+    options: dict[str, Any] = {}
+    if files.is_directory(path):
+        options = read_json(os.path.join(path, ADAPTERS), _OPTIONS)
+        names = files.listdir(path)
+        other = None if WHOLE in names else find_unsupported(names)
+        if other:
+            raise unsupported_format(os.path.join(path, other))
+        path = os.path.join(path, WHOLE)
     tensors = TensorFiles(path)
+    text = tensors.metadata.get(_KEY, "{}")
+    record = parse(text, f"{path}: {_KEY}", _RECORD)
+    layers: dict[str, list] = {
+        name: [int(rank), alpha]
+        for name, (rank, alpha) in (record.get("layers") or {}).items()
+    }
     variables = checkpoint_variables(model)
     by_theirs = {r.theirs: r for r in huggingface_names.rows(model.config)}
-    layers: dict[str, list] = {}
     values: dict[str, np.ndarray] = {}
     for theirs, shape in tensors.shapes.items():
         name = theirs.removeprefix(_PREFIX)
-        if name in variables:
+        if name in variables or is_adapter(name):
             values[name] = tensors.read(theirs)
             continue
         match = _NAME.fullmatch(name)
@@ -241,64 +255,28 @@ def _read(folder: str, model: keras.Model) -> _Adapters:
             scale = math.sqrt(rank) if options.get("use_rslora") else 1
             alpha = options.get("lora_alpha") or 8
             layers[layer.removeprefix("bert/")] = [rank, alpha * scale]
-    return _Adapters(layers, values, _record(tensors))
+    return layers, values, record
 
 
-def _check(
-    adapters: _Adapters, model: keras.Model, path: str, facts: Mapping[str, Any]
+def _check_shapes(
+    layers: Mapping[str, list],
+    values: Mapping[str, np.ndarray],
+    model: keras.Model,
+    path: str,
 ) -> None:
-    """Raises InputError unless a model, which is built, can load a file."""
-    ours, layers = model.adapters(), adapters.layers
-    if not layers:
-        raise in_file(path, "there are no LoRA adapters in it.")
-    if ours and ours != layers:
-        raise in_file(
-            path,
-            f"{model.name} has adapters of other layers, or with another rank "
-            "or lora_alpha. Load the file into a model without adapters.",
-        )
-    recorded = adapters.record.get("facts") or {}
-    for name, value in json.loads(json.dumps(facts)).items():
-        theirs = recorded.get(name, value)
-        if theirs != value:
-            raise in_file(
-                path,
-                f"the adapters were trained with {name} {shortened(theirs)}; "
-                f"{model.name} has {shortened(value)}. Make the model with the "
-                f"same {name}.",
-            )
-    _check_shapes(adapters, model, path)
-    other_weights = adapters.record.get("other_weights")
-    if other_weights is None:
-        logging.warning(
-            "%s: PEFT does not record which weights its adapters were trained "
-            "with. Those weights must be the ones of %s",
-            path,
-            model.name,
-        )
-    elif other_weights != _other_weights(model, adapters.values):
-        raise in_file(
-            path,
-            f"the adapters were trained with weights that {model.name} does "
-            "not have. Make the model from the checkpoint that the adapters "
-            "were trained on.",
-        )
-
-
-def _check_shapes(adapters: _Adapters, model: keras.Model, path: str) -> None:
     expected: dict[str, tuple | None] = {
         name: tuple(variable.shape)
         for name, variable in checkpoint_variables(model).items()
         if not is_adapter(name)
     }
-    for layer, (rank, _) in adapters.layers.items():
+    for layer, (rank, _) in layers.items():
         kernel = expected.get(f"bert/{layer}/kernel")
         if not layer.endswith((*LORA_LAYERS.values(),)):
             kernel = None
         halves = f"bert/{layer}/lora_kernel_"
         expected[f"{halves}a"] = kernel and (kernel[0], rank)
         expected[f"{halves}b"] = kernel and (rank, kernel[1])
-    found = {name: value.shape for name, value in adapters.values.items()}
+    found = {name: value.shape for name, value in values.items()}
     for name in sorted({*found, *filter(is_adapter, expected)}):
         if name not in found or found[name] != expected.get(name):
             raise in_file(

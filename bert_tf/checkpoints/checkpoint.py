@@ -44,14 +44,6 @@ class Check(NamedTuple):
     requirement: str
 
 
-def is_count(value: Any) -> bool:
-    """Returns whether a value is a positive integer, also written as a float.
-
-    Many tokenizers have the length 1e30, which means no limit.
-    """
-    return is_number(value) and value >= 1 and value == int(value)
-
-
 def are_texts(values: Any) -> bool:
     """Returns whether a value is a list of strings."""
     return isinstance(values, list) and all(isinstance(x, str) for x in values)
@@ -67,7 +59,10 @@ def one_of(choices: Collection[Any]) -> Check:
 BOOLEAN = Check(lambda value: isinstance(value, bool), "true, false or null")
 TEXT = Check(lambda value: isinstance(value, str), "a string")
 TEXTS = Check(are_texts, "a list of strings")
-COUNT = Check(is_count, "a positive integer")
+# Many tokenizers have the length 1e30, which means no limit.
+COUNT = Check(
+    lambda x: is_number(x) and x >= 1 and x == int(x), "a positive integer"
+)
 POSITIVE = Check(is_positive, "a positive number")
 RATE = Check(lambda x: is_number(x) and 0 <= x < 1, "a number in [0, 1)")
 OBJECT = Check(lambda value: isinstance(value, dict), "an object")
@@ -82,9 +77,7 @@ def read_settings(
 ) -> dict[str, Any]:
     """Reads a file of a folder; returns {} if it is missing.
 
-    Raises:
-      InputError: If the path leads out of the folder, or is not a file; if the
-        file has no JSON object, or a value fails its check.
+    Raises InputError if the path leads out of the folder or is not a file.
     """
     path = files.find_in(folder, name)
     return {} if path is None else read_json(path, checks)
@@ -100,24 +93,12 @@ def parse(
     text: str, where: str, checks: Mapping[str, Check], kind: type = dict
 ) -> Any:
     """Parses and checks the JSON of a file, whose name is `where`."""
-    value = files.parse_json(text, where, kind)
-    # Half of a surrogate pair would fail much later, where it becomes UTF-8.
-    if re.search(r"\\u[dD][89a-fA-F]", text) and not files.is_utf8(
-        json.dumps(value, ensure_ascii=False)
-    ):
-        raise in_file(where, "a string has half of a surrogate pair.")
-    check(value, checks, where)
-    return value
-
-
-def check(
-    values: Mapping[str, Any], checks: Mapping[str, Check], where: str
-) -> None:
-    """Raises InputError if a value fails its check."""
+    values = files.parse_json(text, where, kind)
     for key, (is_valid, requirement) in checks.items():
         value = values.get(key)
         if value is not None and not is_valid(value):
             raise wrong_value(f"{where}: {key}", requirement, value)
+    return values
 
 
 def write_json(path: str, values: Mapping[str, Any]) -> None:
@@ -317,10 +298,7 @@ def require_sizes(config: BertConfig, weights: Weights) -> None:
 
 
 def with_metadata(pretrained: Pretrained, folder: str) -> Pretrained:
-    """Adds the configuration, the vocabulary and the metadata in a folder.
-
-    Raises InputError if one of the files is invalid.
-    """
+    """Adds the configuration, the vocabulary and the metadata in a folder."""
     metadata = _read_recorded(folder)
     if config_file := files.find_in(folder, CONFIG):
         metadata["config"] = BertConfig.from_json_file(config_file)
@@ -338,21 +316,16 @@ def write_metadata(folder: str, pretrained: Pretrained) -> None:
         )
     if pretrained.vocab is not None:
         write_vocabulary(folder, pretrained.vocab)
-    _write_recorded(folder, {n: getattr(pretrained, n) for n in _CHECKS})
-
-
-def write_trained_with(folder: str, pretrained: Pretrained) -> None:
-    """Writes `trained_with` beside files in another project's format."""
-    _write_recorded(folder, pretrained.trained_with)
+    write_recorded(folder, {n: getattr(pretrained, n) for n in _CHECKS})
 
 
 def read_trained_with(folder: str) -> dict[str, Any]:
-    """Reads the file that `write_trained_with` wrote."""
+    """Reads `trained_with` beside files in another project's format."""
     metadata = _read_recorded(folder)
     return {name: metadata[name] for name in _TRAINED_WITH if name in metadata}
 
 
-def _write_recorded(folder: str, values: Mapping[str, Any]) -> None:
+def write_recorded(folder: str, values: Mapping[str, Any]) -> None:
     """Writes the values that are not None, if there are any."""
     values = {name: v for name, v in values.items() if v is not None}
     if values:

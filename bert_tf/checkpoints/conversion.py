@@ -16,7 +16,7 @@ from bert_tf.base import files
 from bert_tf.checkpoints import huggingface, keras_files
 from bert_tf.checkpoints.checkpoint import Pretrained
 from bert_tf.checkpoints.huggingface_names import HEADS, WeightName, rows
-from bert_tf.checkpoints.weights import BOOKKEEPING, Selection
+from bert_tf.checkpoints.weights import BOOKKEEPING, Selection, require_shape
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError, in_file, listed, wrong_value
 from bert_tf.tokenization.vocabulary_file import load_vocab, require_fit
@@ -103,15 +103,10 @@ def plan(
     unused = set() if to == "huggingface" else {"pooler"}
     parts = {*HEADS[head].parts} | unused
     written = [n for n in table if n in held and table[n].part in parts]
+    missing = _missing(table, written, parts, head, path)
     for name in written:
-        if not table[name].fits(held[name]):
-            shape = [size or "any" for size in table[name].shape]
-            raise in_file(
-                path,
-                f"{name} must have shape [{', '.join(map(str, shape))}], as "
-                f"the configuration says; got {[*held[name]]}. Pass the "
-                "configuration of this checkpoint.",
-            )
+        sizes = [n or held["output_bias"][0] for n in table[name].shape]
+        require_shape(source.weights, name, sizes)
     bookkeeping = _kept_state(written, state, path) if keep_optimizer else []
     target = dataclasses.replace(
         source,
@@ -129,7 +124,6 @@ def plan(
         sorted({*state} - {*bookkeeping}),
         "state of an optimizer; keep_optimizer keeps it",
     )
-    missing = _missing(table, written, parts, head, path)
     return Conversion(source, target, to, bookkeeping, left_over, missing)
 
 
@@ -323,7 +317,7 @@ def save(
         raise wrong_value("format", formats, format)
     if not model.built:
         model.build()
-    if keras_files.head_of_class(type(model)) is None:
+    if not keras_files.heads_of(type(model)):
         raise InputError(
             f"{type(model).__name__} has no counterpart in other libraries. "
             "Save it with model.save('NAME.keras')."
@@ -361,31 +355,31 @@ def _card(pretrained: Pretrained, class_name: str, *, is_tf1: bool) -> str:
         if pretrained.pooling != "pooled":
             library, pipeline = "sentence-transformers", "sentence-similarity"
             architecture = "SentenceTransformer"
+    facts = f"library_name: {library}\n"
     other_library = f"The class in {library} is {architecture}."
     if is_tf1:
+        facts = ""
         other_library = (
             "The weights are a TF1 checkpoint, bert_model.ckpt, as "
             "google-research/bert saves it."
         )
-    lines = [
-        "---",
-        *([] if is_tf1 else [f"library_name: {library}"]),
-        *([f"pipeline_tag: {pipeline}"] if pipeline else []),
-        "tags:",
-        "- bert",
-        "---",
-        "",
-        f"# BERT L-{config.num_hidden_layers}_H-{config.hidden_size}"
-        f"_A-{config.num_attention_heads}: {class_name}",
-        "",
-        f"Written by bert_tf {__version__}. To load it from this folder:",
-        "",
-        "```python",
-        "import bert_tf",
-        "",
-        f'model = bert_tf.{class_name}.from_pretrained("FOLDER")',
-        "```",
-        "",
-        other_library,
-    ]
-    return "\n".join(lines) + "\n"
+    if pipeline:
+        facts += f"pipeline_tag: {pipeline}\n"
+    size = f"L-{config.num_hidden_layers}_H-{config.hidden_size}"
+    return f"""---
+{facts}tags:
+- bert
+---
+
+# BERT {size}_A-{config.num_attention_heads}: {class_name}
+
+Written by bert_tf {__version__}. To load it from this folder:
+
+```python
+import bert_tf
+
+model = bert_tf.{class_name}.from_pretrained("FOLDER")
+```
+
+{other_library}
+"""

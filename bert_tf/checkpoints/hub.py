@@ -45,9 +45,8 @@ def download(reference: str) -> str:
         tag or commit.
 
     Raises:
-      InputError: If the reference is malformed; the repository or the revision
-        does not exist or is not accessible; it has no safetensors; the Hub
-        cannot be reached and the cache lacks the model; or huggingface_hub is
+      InputError: If the reference is malformed, the model cannot be downloaded
+        and is not in the cache, it has no safetensors, or huggingface_hub is
         not installed.
     """
     match = _REFERENCE.fullmatch(reference.rstrip("/"))

@@ -35,7 +35,7 @@ from bert_tf.checkpoints.checkpoint import (
     read_trained_with,
     unsupported_format,
     write_json,
-    write_trained_with,
+    write_recorded,
 )
 from bert_tf.checkpoints.huggingface_names import DECODER, HEADS, head_of_parts
 from bert_tf.checkpoints.huggingface_weights import (
@@ -49,22 +49,24 @@ from bert_tf.config import BertConfig, is_number
 from bert_tf.errors import InputError, in_file, wrong_value
 
 
-def is_huggingface(path: str) -> bool:
-    """Returns whether Hugging Face's files are at a path, readable or not.
+def find_weights(path: str) -> str | None:
+    """Returns the weight file of a Hugging Face model; None if it is not one.
 
-    The weights may be in a format that is refused, unless there is a TF1
-    checkpoint too.
+    The file may be missing, or in a format that is refused, unless there is a
+    TF1 checkpoint too.
     """
-    if path.endswith((".safetensors", ".safetensors.index.json")):
-        return True
     if not files.is_directory(path):
+        is_theirs = path.endswith((".safetensors", ".safetensors.index.json"))
         # Both a TF1 prefix and a pickle may end in .ckpt.
-        return files.exists(path) and find_unsupported([path]) is not None
+        is_refused = find_unsupported([path]) and files.exists(path)
+        return path if is_theirs or is_refused else None
     names = files.listdir(path)
-    if {WHOLE, INDEX, ADAPTERS} & {*names}:
-        return True
-    is_theirs = CONFIG in names or find_unsupported(names) is not None
-    return is_theirs and not any(n.endswith(".index") for n in names)
+    found = [name for name in (WHOLE, INDEX, ADAPTERS) if name in names]
+    if not found and not any(name.endswith(".index") for name in names):
+        found = [find_unsupported(names) or WHOLE]
+        if found == [WHOLE] and CONFIG not in names:
+            return None
+    return os.path.join(path, found[0]) if found else None
 
 
 def read(path: str) -> Pretrained:
@@ -74,8 +76,16 @@ def read(path: str) -> Pretrained:
     Raises InputError if a file is missing or damaged, or is not for a BERT that
     this project can compute.
     """
-    file = _find_weights(path)
-    folder = os.path.dirname(file)
+    file = find_weights(path) or os.path.join(path, WHOLE)
+    folder, name = os.path.split(file)
+    if name == ADAPTERS:
+        raise in_file(
+            path,
+            "this folder has PEFT adapters, not a model. Load the model that "
+            "they belong to, then call load_lora_weights with this folder.",
+        )
+    if find_unsupported([file]):
+        raise unsupported_format(file)
     where = os.path.join(folder, CONFIG)
     values = read_json(where, _CHECKS)
     config = _config(values, where)
@@ -140,29 +150,9 @@ def write(folder: str, pretrained: Pretrained) -> None:
     huggingface_tokenizer.write(
         folder, pretrained, config.max_position_embeddings
     )
-    write_trained_with(folder, pretrained)
+    write_recorded(folder, pretrained.trained_with)
     if head == "encoder" and pretrained.pooling is not None:
         sentence_transformers.write(folder, pretrained)
-
-
-def _find_weights(path: str) -> str:
-    """Returns the weight file that a path refers to; it may be missing."""
-    if files.is_directory(path):
-        names = files.listdir(path)
-        for name in (WHOLE, INDEX):
-            if name in names:
-                return os.path.join(path, name)
-        if ADAPTERS in names:
-            raise in_file(
-                path,
-                "this folder has PEFT adapters, not a model. Load the model "
-                "that they belong to, then call load_lora_weights with this "
-                "folder.",
-            )
-        path = os.path.join(path, find_unsupported(names) or WHOLE)
-    if find_unsupported([path]):
-        raise unsupported_format(path)
-    return path
 
 
 def _labels_of_head(

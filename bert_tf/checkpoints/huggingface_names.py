@@ -190,13 +190,6 @@ class WeightName(NamedTuple):
     def is_transposed(self) -> bool:
         return self.ours.endswith("/kernel")
 
-    def fits(self, shape: Sequence[int]) -> bool:
-        """Returns whether a weight by the TF1 name can have a shape."""
-        return len(shape) == len(self.shape) and all(
-            size == expected if expected else size > 0
-            for size, expected in zip(shape, self.shape, strict=True)
-        )
-
     def their_name(self, head: str) -> str:
         """Returns the name in the class for a head.
 

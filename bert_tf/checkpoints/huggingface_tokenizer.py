@@ -5,10 +5,9 @@ casing is in `tokenizer_config.json` or `tokenizer.json`. Tokens added later are
 in `added_tokens.json` (transformers 4), `tokenizer.json` or
 `tokenizer_config.json`; their ids follow the vocabulary's.
 
-Hugging Face's tokenizer differs from Google's in two ways: it maps words of
-more than 100 characters to [UNK] (Google's: 200), and it finds special and
-added tokens in the text. Reading a tokenizer with other differences logs a
-warning.
+Reading a tokenizer logs a warning if it differs from Google's, except that
+Hugging Face's maps words of more than 100 characters to [UNK] (Google's: 200)
+and finds special and added tokens in the text.
 """
 
 import os

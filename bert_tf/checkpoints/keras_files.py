@@ -10,7 +10,7 @@ import os
 import re
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -81,25 +81,11 @@ def build_model(pretrained: Pretrained) -> keras.Model:
     return model
 
 
-def head_of_class(
-    model_class: type[keras.Model], preferred: str | None = None
-) -> str | None:
-    """Returns the head of a class of models; None for an unknown class.
-
-    Args:
-      model_class: The class.
-      preferred: The head to return if the class has several, as
-        `BertPretrainer` does.
-    """
+def heads_of(model_class: type[keras.Model]) -> list[str]:
+    """Returns the heads that a class of models can have, its own one first."""
     head = getattr(model_class, "head_name", None)
-    return preferred if preferred in _same_class(head) else head
-
-
-def _same_class(head: str | None) -> list[str]:
-    """Returns the heads of the same class, "pretraining" first."""
-    if head is None:
-        return []
-    return [h for h, x in HEADS.items() if x.model == HEADS[head].model]
+    name = HEADS[head].model if head else None
+    return [head for head, row in HEADS.items() if row.model == name]
 
 
 def head_of_model(model: keras.Model, weights: Weights) -> str | None:
@@ -107,11 +93,11 @@ def head_of_model(model: keras.Model, weights: Weights) -> str | None:
 
     "encoder" if they lack the head; None for an unknown class.
     """
-    head = head_of_class(type(model))
-    if head is None:
+    heads = heads_of(type(model))
+    if not heads:
         return None
     lost = {x.part for x in rows(model.config) if x.ours not in weights}
-    whole = [x for x in _same_class(head) if not lost & {*HEADS[x].parts}]
+    whole = [head for head in heads if not lost & {*HEADS[head].parts}]
     return [*whole, "encoder"][0]
 
 
@@ -200,7 +186,7 @@ def read(path: str) -> Pretrained:
         project.
     """
     path = _file_at(path)
-    model = load(path, compile=False)
+    model = load_model(path, compile=False)
     weights = ModelWeights(model, path)
     pretrained = with_metadata(
         Pretrained(path, weights, head=head_of_model(model, weights)),
@@ -208,6 +194,11 @@ def read(path: str) -> Pretrained:
     )
     config = encoder_config(model) or pretrained.config
     return dataclasses.replace(pretrained, config=config)
+
+
+def is_keras(path: str) -> bool:
+    """Returns whether a path is that of a `.keras` file, or of its folder."""
+    return path.endswith(".keras") or files.exists(f"{path}/{KERAS_FILE}")
 
 
 def _file_at(path: str) -> str:
@@ -218,14 +209,25 @@ def _file_at(path: str) -> str:
     return path
 
 
-def load(path: str, **options: Any) -> keras.Model:
-    """Loads a `.keras` file, with `options` of Keras's function.
+def load_model(
+    path: str | os.PathLike[str],
+    custom_objects: Mapping[str, Any] | None = None,
+    compile: bool = True,
+    safe_mode: bool = True,
+) -> keras.Model:
+    """Loads a whole model, as `keras.models.load_model` does.
+
+    For the weights only, of any format, see `load_checkpoint`.
+
+    Args:
+      path: A `.keras` file of a model with classes of bert_tf in it.
+      custom_objects, compile, safe_mode: See Keras's function.
 
     Raises:
-      InputError: If the file is missing or damaged, or has code in it (unless
-        `safe_mode` is False).
+      InputError: If the file is missing, damaged or not a `.keras` file, or has
+        code in it, which Keras runs with `safe_mode=False` only.
     """
-    path = _file_at(path)
+    path = _file_at(files.path_text(path))
     objects: list[dict[str, Any]] = []
     try:
         with local_file(path) as local:
@@ -234,7 +236,7 @@ def load(path: str, **options: Any) -> keras.Model:
             json.loads(config, object_hook=objects.append)
             for values in reversed(objects):  # Outer objects first.
                 kind = str(values.get("class_name"))
-                if kind in _WITH_CODE and options.get("safe_mode", True):
+                if kind in _WITH_CODE and safe_mode:
                     raise ValueError(
                         f"it contains a {kind}, which runs code of the file's "
                         "author. safe_mode=False trusts the author"
@@ -243,7 +245,9 @@ def load(path: str, **options: Any) -> keras.Model:
                 name = str(values.get("registered_name")).partition(">")[2]
                 if name in bert_tf.__all__:
                     getattr(bert_tf, name)
-            model = keras.saving.load_model(local, **options)
+            model = keras.saving.load_model(
+                local, custom_objects, compile, safe_mode
+            )
     except _FAILURES as error:
         message = f"Keras cannot load the file: {reason(error)[:300]}."
         raise in_file(path, message) from error
@@ -256,8 +260,7 @@ def load(path: str, **options: Any) -> keras.Model:
 def write(folder: str, pretrained: Pretrained) -> None:
     """Writes `model.keras` and the files beside it into an existing directory.
 
-    Raises:
-      InputError: If the weights do not make a whole model.
+    Raises InputError if the weights do not make a whole model.
     """
     build_model(pretrained).save(os.path.join(folder, KERAS_FILE))
     write_metadata(folder, pretrained)

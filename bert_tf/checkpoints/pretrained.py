@@ -18,7 +18,6 @@ from absl import logging
 from bert_tf.base import files
 from bert_tf.checkpoints import hub, huggingface, keras_files, released
 from bert_tf.checkpoints.checkpoint import (
-    KERAS_FILE,
     Pretrained,
     have_names,
     require_checkpoint,
@@ -39,15 +38,14 @@ from bert_tf.errors import (
     in_file,
     listed,
     require_names,
+    tensorflow_required,
     wrong_value,
 )
 from bert_tf.modeling.variables import checkpoint_variables, encoder_config
 
 # Google's releases show their casing only in the names of their folders.
-_CASING_IN_NAME = (
-    (re.compile(r"(?<![a-z])uncased(?![a-z])"), True),
-    (re.compile(r"(?<![a-z])cased(?![a-z])"), False),
-    (re.compile(r"(multilingual|chinese)_L-12_H-768_A-12"), True),
+_CASING_IN_NAME = re.compile(
+    r"(?<![a-z])(un)?cased(?![a-z])|(multilingual|chinese)_L-12_H-768_A-12"
 )
 
 
@@ -93,15 +91,12 @@ def load_checkpoint(
 def fill(
     model: keras.Model, pretrained: Pretrained, may_lack: str = NEW_HEADS
 ) -> Report:
-    """Fills a model with the weights of an opened checkpoint.
-
-    See `load_checkpoint`.
-    """
+    """Fills a model with an opened checkpoint; see `load_checkpoint`."""
     variables = _variables(model)
     config = encoder_config(model)
     if config is not None:
         compare_configs(config, pretrained)
-    wanted = Wanted(keras_files.head_of_class(type(model)))
+    wanted = Wanted(getattr(model, "head_name", None))
     report = restore(variables, kept_weights(pretrained, wanted), may_lack)
     log = logging.warning if report.missing else logging.info
     log("Weights from %s: %s", pretrained.path, report)
@@ -139,32 +134,6 @@ def _config_of(pretrained: Pretrained) -> BertConfig:
             "use BertConfig.from_json_file.",
         )
     return pretrained.config
-
-
-def load_model(
-    path: str | os.PathLike[str],
-    custom_objects: Mapping[str, Any] | None = None,
-    compile: bool = True,
-    safe_mode: bool = True,
-) -> keras.Model:
-    """Loads a whole model, as `keras.models.load_model` does.
-
-    For the weights only, of any format, see `load_checkpoint`.
-
-    Args:
-      path: A `.keras` file of a model with classes of bert_tf in it.
-      custom_objects, compile, safe_mode: See Keras's function.
-
-    Raises:
-      InputError: If the file is missing, damaged or not a `.keras` file, or has
-        code in it, which Keras runs with `safe_mode=False` only.
-    """
-    return keras_files.load(
-        files.path_text(path),
-        custom_objects=custom_objects,
-        compile=compile,
-        safe_mode=safe_mode,
-    )
 
 
 def read_config(path: str | os.PathLike[str]) -> BertConfig:
@@ -213,41 +182,25 @@ def _with_problem(pretrained: Pretrained, head: str | None) -> Pretrained:
     Published cross-encoders and reward models do not record their problem;
     transformers also treats them as regressions.
     """
-    is_number = head == "classifier" and num_rows(pretrained.weights) == 1
-    if not is_number or pretrained.problem_type is not None:
-        return pretrained
-    return dataclasses.replace(pretrained, problem_type="regression")
+    if head == "classifier" and num_rows(pretrained.weights) == 1:
+        problem = pretrained.problem_type or "regression"
+        return dataclasses.replace(pretrained, problem_type=problem)
+    return pretrained
 
 
 def _open(path: str) -> Pretrained:
     if path.startswith(hub.SCHEME):
         return huggingface.read(hub.download(path))
-    if not require_checkpoint(path):
-        # Before the download, which would be useless without TensorFlow.
-        tf1 = _import_tf1(path)
-        return tf1.read(released.download(path))
-    if huggingface.is_huggingface(path):
+    is_file = require_checkpoint(path)
+    if is_file and huggingface.find_weights(path):
         return huggingface.read(path)
-    if path.endswith(".keras") or files.exists(os.path.join(path, KERAS_FILE)):
+    if is_file and keras_files.is_keras(path):
         return keras_files.read(path)
-    return _import_tf1(path).read(path)
-
-
-def _import_tf1(path: str) -> Any:
-    """Imports `checkpoints.tf1`, which needs TensorFlow, to read a path.
-
-    Raises:
-      InputError: If TensorFlow is missing, as on other backends of Keras.
-    """
-    try:
+    # Before the download, which would be useless without TensorFlow.
+    advice = ", or convert it to safetensors on another machine"
+    with tensorflow_required(f"{path}: a TF1 checkpoint", advice):
         from bert_tf.checkpoints import tf1
-    except ImportError as error:
-        raise in_file(
-            path,
-            f"reading a TF1 checkpoint needs TensorFlow ({error}). Install it, "
-            "or convert the checkpoint to safetensors on another machine.",
-        ) from None
-    return tf1
+    return tf1.read(path if is_file else released.download(path))
 
 
 def casing_of_name(path: str) -> bool | None:
@@ -262,9 +215,8 @@ def casing_of_name(path: str) -> bool | None:
     """
     path = path.rstrip("/")
     for name in (path, os.path.dirname(path)):
-        for pattern, is_uncased in _CASING_IN_NAME:
-            if pattern.search(os.path.basename(name)):
-                return is_uncased
+        if match := _CASING_IN_NAME.search(os.path.basename(name)):
+            return not match[0].startswith("cased")
     return None
 
 
@@ -536,14 +488,12 @@ def make_model(
     kind: str | None = None,
     **options: Any,
 ) -> keras.Model:
-    """Makes a model with weights; see `FeatureModel.from_pretrained`.
-
-    The head of a checkpoint of another `kind` of task is not used.
-    """
+    """Makes a model with weights; see `FeatureModel.from_pretrained`."""
     accepted = options_of(model_class)
     require_options(model_class.__name__, options, accepted)
     pretrained = open_pretrained(path)
-    head = keras_files.head_of_class(model_class, pretrained.head)
+    heads = keras_files.heads_of(model_class) or [None]
+    head = pretrained.head if pretrained.head in heads else heads[0]
     pretrained = _with_problem(pretrained, pretrained.head or head)
     has_pooler = "bert/pooler/dense/bias" in pretrained.weights
     defaults: dict[str, Any] = {"add_pooling_layer": has_pooler}

@@ -67,21 +67,14 @@ _NAMES_BY_DATE = {
 }
 
 
-def _by_name() -> dict[str, str]:
-    """Returns `DATE/NAME` of each model, by `NAME` and by `DATE/NAME`.
-
-    uncased_L-12_H-768_A-12 was published twice: the name alone is the model of
-    2018, which the paper describes.
-    """
-    paths: dict[str, str] = {}
-    for date, names in _NAMES_BY_DATE.items():
-        for name in names:
-            paths.setdefault(name, f"{date}/{name}")
-            paths[f"{date}/{name}"] = f"{date}/{name}"
-    return paths
-
-
-MODELS = _by_name()
+# `DATE/NAME` of each model, by `NAME` and by `DATE/NAME`. The first date comes
+# last: uncased_L-12_H-768_A-12 alone is the model of 2018, as in the paper.
+MODELS = {
+    key: f"{date}/{name}"
+    for date, names in reversed(_NAMES_BY_DATE.items())
+    for name in names
+    for key in (name, f"{date}/{name}")
+}
 
 # SHA-256 of the files of a model, in the order of FILES. Google publishes none.
 # These are from NVIDIA/DeepLearningExamples, in the file

@@ -5,11 +5,9 @@ The variables have this project's names, so nothing is translated:
     bert_model.ckpt.index, .data-00000-of-00001    the weights
     bert_config.json, vocab.txt, bert_tf.json      see `checkpoint.py`
 
-A checkpoint is a dict from name to array in TensorFlow's tensor-bundle files
-(`PREFIX.index`, `PREFIX.data-00000-of-00001`), as written by TF1's Saver. A
-training checkpoint contains the weights under their TF1 names, the optimizer's
-slots beside them (`NAME/adam_m`, `NAME/adam_v`), `global_step`, and the state
-that an exact resume needs (`training_state/...`).
+A training checkpoint also has the optimizer's slots (`NAME/adam_m`,
+`NAME/adam_v`), `global_step`, and the state that an exact resume needs
+(`training_state/...`).
 
 Files are written under temporary names and renamed, the index last, so that a
 reader finds a complete checkpoint or none.
@@ -31,8 +29,9 @@ from bert_tf.checkpoints.checkpoint import (
     with_metadata,
     write_metadata,
 )
-from bert_tf.checkpoints.huggingface_names import head_of_parts
+from bert_tf.checkpoints.huggingface_names import head_of_parts, rows
 from bert_tf.checkpoints.weights import Merged, Weights, require_finite
+from bert_tf.config import BertConfig
 from bert_tf.errors import InputError, in_file, listed, reason
 
 PREFIX = "bert_model.ckpt"
@@ -64,22 +63,20 @@ def write(prefix: str, tensors: Mapping[str, np.ndarray | tf.Tensor]) -> None:
     """
     try:
         _write(prefix, tensors)
-    except tf.errors.ResourceExhaustedError as error:
-        values = map(np.asarray, tensors.values())
-        needed = sum(value.nbytes + _INDEX_ENTRY for value in values)
-        free = ""
-        if not files.is_remote(prefix):
-            folder = os.path.dirname(prefix) or "."
-            free = f", and {shutil.disk_usage(folder).free:,} are free"
-        raise OSError(
-            f"Cannot write checkpoint {prefix}: {reason(error)}. It needs "
-            f"about {needed:,} bytes{free}. Make room and rerun the same "
-            "command; earlier checkpoints are complete."
-        ) from error
     except tf.errors.OpError as error:
-        raise OSError(
-            f"Cannot write checkpoint {prefix}: {reason(error)}."
-        ) from error
+        message = f"Cannot write checkpoint {prefix}: {reason(error)}."
+        if isinstance(error, tf.errors.ResourceExhaustedError):
+            values = map(np.asarray, tensors.values())
+            needed = sum(value.nbytes + _INDEX_ENTRY for value in values)
+            message += f" It needs about {needed:,} bytes"
+            if not files.is_remote(prefix):
+                usage = shutil.disk_usage(os.path.dirname(prefix) or ".")
+                message += f", and {usage.free:,} are free"
+            message += (
+                ". Make room and rerun the same command; earlier checkpoints "
+                "are complete."
+            )
+        raise OSError(message) from error
 
 
 def _write(prefix: str, tensors: Mapping[str, np.ndarray | tf.Tensor]) -> None:
@@ -177,11 +174,7 @@ def require_plain(path: str) -> None:
 
 
 class Reader(Weights):
-    """The tensors of the checkpoint at a prefix.
-
-    Raises:
-      InputError: The files cannot be read.
-    """
+    """The tensors of a checkpoint; raises InputError if it is unreadable."""
 
     def __init__(self, prefix: str):
         require_plain(prefix)
@@ -220,11 +213,8 @@ def open_checkpoint(path: str) -> Reader:
 class CheckpointManager:
     """The checkpoints `model.ckpt-STEP` of a training, in one folder.
 
-    Keeps the newest `keep` checkpoints, or all if `keep` is 0.
-
-    Raises:
-      InputError: TensorFlow could not read checkpoints in a folder of this
-        name.
+    Keeps the newest `keep` checkpoints, or all if `keep` is 0. Raises
+    InputError for a folder that `require_plain` refuses.
     """
 
     def __init__(self, directory: str, keep: int = 5):
@@ -306,14 +296,8 @@ class CheckpointManager:
 
 # Whole models: the weights and the files beside them.
 
-# The parts of a model by the scopes of their variables.
-_PARTS = {
-    "cls/predictions": "masked_lm",
-    "cls/seq_relationship": "next_sentence",
-    "cls/squad": "span",
-    "output": "classes",
-}
-_HEAD_SCOPE = re.compile(r"(cls/\w+|output)[/_]")
+# The parts of a model by their variables; sizes do not matter.
+_PARTS = {x.ours: x.part for x in rows(BertConfig(1, num_hidden_layers=1))}
 
 
 def read(path: str) -> Pretrained:
@@ -334,9 +318,9 @@ def read(path: str) -> Pretrained:
 
 def head_of(names: Iterable[str]) -> str | None:
     """Returns the head that variables belong to by name, if unambiguous."""
-    scopes = {match[1] for match in map(_HEAD_SCOPE.match, names) if match}
     # Google's models always have a pooler.
-    return head_of_parts({"pooler", *(_PARTS.get(x, x) for x in scopes)})
+    parts = {_PARTS[name] for name in names if name in _PARTS}
+    return head_of_parts(parts | {"pooler"})
 
 
 def write_pretrained(

@@ -64,10 +64,7 @@ def is_adapter(name: str) -> bool:
 
 
 class Merged(Selection):
-    """The weights of a checkpoint with LoRA adapters merged.
-
-    For training checkpoints, whose adapters have the scale `LORA_SCALE`, or 1.
-    """
+    """The weights of a training checkpoint with LoRA adapters merged."""
 
     def __init__(self, weights: Weights):
         names = [name for name in weights.shapes if not is_adapter(name)]

@@ -5,7 +5,7 @@ import hashlib
 import json
 import pathlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple
 
@@ -91,19 +91,25 @@ class FakeHub:
 
 
 @contextlib.contextmanager
-def serving(folder: pathlib.Path) -> Iterator[FakeHub]:
-    """Serves a folder until the block ends."""
+def http_server(
+    answer: Callable[[str], Answer],
+    cut: Callable[[], int | None] = lambda: None,
+) -> Iterator[str]:
+    """Yields the URL of a server that answers paths until the block ends.
+
+    Bodies end after `cut()` bytes, as if the connection was lost.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
-            status, headers, body = hub.answer(self.path)
+            status, headers, body = answer(self.path)
             self.send_response(status)
             for name, value in headers.items():
                 self.send_header(name, value)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             if self.command == "GET":
-                self.wfile.write(body)
+                self.wfile.write(body[: cut()])
 
         do_HEAD = do_GET
 
@@ -111,11 +117,18 @@ def serving(folder: pathlib.Path) -> Iterator[FakeHub]:
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        hub = FakeHub(folder, f"http://127.0.0.1:{server.server_port}")
         thread = threading.Thread(target=server.serve_forever, args=(0.05,))
         thread.start()
         try:
-            yield hub
+            yield f"http://127.0.0.1:{server.server_port}"
         finally:
             server.shutdown()
             thread.join()
+
+
+@contextlib.contextmanager
+def serving(folder: pathlib.Path) -> Iterator[FakeHub]:
+    """Serves a folder until the block ends."""
+    with http_server(lambda path: hub.answer(path)) as url:
+        hub = FakeHub(folder, url)
+        yield hub

@@ -2,10 +2,10 @@
 
 import contextlib
 import io
-import threading
 import zipfile
 from collections.abc import Iterator, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from tests.checkpoints.fake_hub import Answer, http_server
 
 
 def zip_of(members: Mapping[str, bytes]) -> bytes:
@@ -37,25 +37,11 @@ class FakeModels:
 def serving() -> Iterator[FakeModels]:
     """Serves models until the block ends."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self):
-            models.asked += 1
-            body = models.contents.get(self.path)
-            self.send_response(404 if body is None else 200)
-            body = body or b""
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body[: models.cut])
+    def answer(path: str) -> Answer:
+        models.asked += 1
+        body = models.contents.get(path)
+        return Answer(404 if body is None else 200, {}, body or b"")
 
-        def log_message(self, *arguments):
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        models = FakeModels(f"http://127.0.0.1:{server.server_port}/models")
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-        thread.start()
-        try:
-            yield models
-        finally:
-            server.shutdown()
-            thread.join()
+    with http_server(answer, lambda: models.cut) as url:
+        models = FakeModels(f"{url}/models")
+        yield models

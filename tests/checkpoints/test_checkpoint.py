@@ -66,30 +66,6 @@ def test_reads_published_files(tmp_path):
     assert read.vocab == ("a", "b")
 
 
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        (
-            {"do_lower_case": "yes"},
-            "do_lower_case must be true, false or null; got 'yes'",
-        ),
-        ({"labels": "abc"}, "labels must be a list of strings; got 'abc'"),
-        ({"labels": ["a", 1]}, "labels must be a list of strings"),
-        ({"head": "hand"}, "head must be one of 'encoder'.*'hand'"),
-        ({"classifier_dropout": "0"}, "classifier_dropout must be a number in"),
-        (
-            {"max_seq_length": True},
-            "max_seq_length must be a positive integer; got True",
-        ),
-        ([1], "a JSON object"),
-    ],
-)
-def test_refuses_wrong_metadata(tmp_path, values, message):
-    (tmp_path / "bert_tf.json").write_text(json.dumps(values))
-    with refused(message):
-        with_metadata(EMPTY, str(tmp_path))
-
-
 def test_remote_files_are_copied_for_the_block(tmp_path):
     with local_file(str(tmp_path / "a.keras")) as local:
         assert local == str(tmp_path / "a.keras")

@@ -137,23 +137,24 @@ def test_the_head_to_start_from(saved, student, caplog, facts, words):
     def start():
         return kept_weights(open_pretrained(path), task)
 
+    loaded = []
     found = warnings_of(caplog, start)
-    assert found == warnings_of(caplog, load, path)
+    assert found == warnings_of(caplog, lambda: loaded.append(load(path)))
     assert len(found) == bool(words)
     for text in found:
         assert text.startswith("Training a new head: the head of")
         assert text.endswith(words)
     has_head = "output_weights" in start().shapes
     assert has_head == (not words)
-    assert (load(path).model.random_variables is None) == has_head
+    assert (loaded[0].model.random_variables is None) == has_head
 
 
 def test_another_problem_is_kept_with_a_warning(saved, caplog):
     path = saved(problem_type="multi_label_classification")
     assert not warnings_of(caplog, load, path)
-    [text] = warnings_of(caplog, load, path, problem="single_label")
-    assert "is kept, but its problem type is multi_label" in text
-    assert load(path, problem="single_label").model.random_variables is None
+    model = load(path, problem="single_label").model
+    assert "is kept, but its problem type is multi_label" in caplog.text
+    assert model.random_variables is None
 
 
 @pytest.mark.parametrize(
@@ -232,14 +233,12 @@ def test_teachers_that_do_not_fit(saved, doors, facts, words):
 @pytest.mark.parametrize(
     "facts",
     [
-        {"do_lower_case": None},
-        {"labels": None},
+        {"do_lower_case": None, "labels": None},
         {"labels": LABELS[::-1], "max_seq_length": 99},
     ],
-    ids=["casing", "labels", "length"],
 )
 def test_teachers_may_lack_some_records(saved, student, facts):
-    student.fit(["good"], ["good"], teacher=saved(**facts), verbose=0)
+    assert find_teacher(saved(**facts), student.make_task(), list)
 
 
 @pytest.mark.parametrize("name", ["distillation_weight", "temperature"])

@@ -11,7 +11,7 @@ from bert_tf.base import files
 from bert_tf.checkpoints import huggingface
 from bert_tf.checkpoints.huggingface import config_values
 from bert_tf.checkpoints.huggingface_names import DECODER, HEADS
-from bert_tf.checkpoints.huggingface_weights import TensorFiles
+from bert_tf.checkpoints.huggingface_weights import INDEX, WHOLE, TensorFiles
 from bert_tf.config import ACTIVATIONS, BertConfig
 from tests.checkpoints.small_models import (
     CONFIG,
@@ -77,7 +77,7 @@ def test_reads_remote_folders():
     before = pretrained("classifier")
     files.makedirs("ram://huggingface")
     huggingface.write("ram://huggingface", before)
-    assert huggingface.is_huggingface("ram://huggingface")
+    assert huggingface.find_weights("ram://huggingface")
     assert_same(huggingface.read("ram://huggingface"), before)
 
 
@@ -153,19 +153,21 @@ def test_refuses_weights_that_contradict_the_config(tmp_path, change, message):
 
 
 @pytest.mark.parametrize(
-    ("names", "is_folder", "message"),
+    ("names", "found", "message"),
     [
-        (["model.safetensors", "x.index"], True, "config.json: No such"),
-        (["model.safetensors.index.json"], True, "config.json: No such"),
-        (["config.json"], True, "config.json: cannot parse|config.json:1"),
-        (["pytorch_model.bin"], True, "is a pickle"),
-        (["config.json", "tf_model.h5", "x.index"], False, "tf_model.h5 is"),
+        (["x.index", WHOLE], WHOLE, "config.json: No such"),
+        ([INDEX], INDEX, "config.json: No such"),
+        (["config.json"], WHOLE, "config.json:1"),
+        (["pytorch_model.bin"], "pytorch_model.bin", "is a pickle"),
+        (["config.json", "tf_model.h5", "x.index"], None, "config.json:1"),
+        (["adapter_config.json"], "adapter_config.json", "PEFT adapters, not"),
     ],
 )
-def test_recognizes_a_folder(tmp_path, names, is_folder, message):
+def test_recognizes_a_folder(tmp_path, names, found, message):
     for name in names:
         (tmp_path / name).touch()
-    assert huggingface.is_huggingface(str(tmp_path)) == is_folder
+    expected = found and f"{tmp_path}/{found}"
+    assert huggingface.find_weights(str(tmp_path)) == expected
     with refused(message):
         huggingface.read(str(tmp_path))
 

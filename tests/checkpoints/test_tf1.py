@@ -11,11 +11,8 @@ import tensorflow as tf
 
 from bert_tf.checkpoints import tf1 as checkpoints
 from bert_tf.checkpoints.tf1 import CheckpointManager, Reader
-from bert_tf.checkpoints.weights import BOOKKEEPING, restore
-from bert_tf.config import BertConfig
+from bert_tf.checkpoints.weights import restore
 from bert_tf.errors import InputError
-from bert_tf.modeling.heads import BertPretrainer
-from bert_tf.modeling.variables import checkpoint_variables
 
 KERNEL = np.arange(15, dtype="float32").reshape(3, 5)
 TENSORS = {"bert/kernel": KERNEL, "head/bias": np.ones(5, "float32")}
@@ -271,36 +268,3 @@ def test_tf1s_saver_reads_our_checkpoints(manager, tmp_path):
         values = session.run([kernel, step])
     np.testing.assert_array_equal(values[0], KERNEL)
     assert values[1] == 4
-
-
-def pretrainer_variables(folder):
-    path = str(folder / "bert_config.json")
-    model = BertPretrainer(BertConfig.from_json_file(path))
-    model.build()
-    return checkpoint_variables(model)
-
-
-def test_a_pretraining_checkpoint_of_tf1_fills_a_model(shared_data):
-    """Another TF1 program trained it."""
-    folder = shared_data / "checkpoints" / "tf1_tiny_keras_bert"
-    ours = pretrainer_variables(folder)
-    theirs = Reader(checkpoints.find(str(folder)))
-    report = restore(ours, theirs)
-    assert set(report.filled) == set(ours)
-    assert report.missing == report.left_over == ()
-    for name, variable in ours.items():
-        np.testing.assert_array_equal(variable, theirs[name])
-    assert set(theirs.shapes) - set(ours) == {"global_step"} | {
-        f"{name}/{slot}" for name in ours for slot in ("adam_m", "adam_v")
-    }
-
-
-def test_variables_have_the_names_and_shapes_of_the_original(shared_data):
-    """Only the index files of the original's checkpoints are available."""
-    folder = shared_data / "google_bert_outputs"
-    variables = pretrainer_variables(folder)
-    ours = {name: list(v.shape) for name, v in variables.items()}
-    assert Reader(str(folder / "bert_model.ckpt")).shapes == ours
-    trained = Reader(str(folder / "pretraining" / "model.ckpt-20")).shapes
-    weights = {n: s for n, s in trained.items() if not BOOKKEEPING.match(n)}
-    assert weights == ours

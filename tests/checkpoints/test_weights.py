@@ -7,19 +7,10 @@ import pytest
 from bert_tf.checkpoints import weights
 from bert_tf.checkpoints.weights import NEW_HEADS, checksum, restore
 from bert_tf.errors import InputError
+from tests.checkpoints.small_models import Arrays
 
 KERNEL = np.arange(15, dtype="float32").reshape(3, 5)
 ARRAYS = {"bert/encoder/kernel": KERNEL, "head/bias": np.ones(5, "float32")}
-
-
-class Arrays(dict):
-    """A `Weights` in memory."""
-
-    path = "there"
-
-    @property
-    def shapes(self):
-        return {name: value.shape for name, value in self.items()}
 
 
 def variables(arrays=ARRAYS):
@@ -52,7 +43,7 @@ def test_variables_are_filled_by_name():
 def test_missing_variables_are_refused(may_lack):
     ours, there = variables(), Arrays({"bert/encoder/kernel": KERNEL})
     with pytest.raises(
-        InputError, match=r"there does not fit.* 1 of 2 .* 'head/bias' first"
+        InputError, match=r"memory does not fit.* 1 of 2 .* 'head/bias' first"
     ):
         restore(ours, there, may_lack)
     assert all((v.numpy() == 7).all() for v in ours.values())

@@ -59,7 +59,13 @@ def in_any_order(example):
 
 @pytest.mark.parametrize(
     ("split", "file", "count"),
-    [("train", "train.tf_record", 3668), ("dev", "eval.tf_record", 408)],
+    [
+        # test_mrpc_in_the_graph has the training examples.
+        pytest.param(
+            *("train", "train.tf_record", 3668), marks=pytest.mark.slow
+        ),
+        ("dev", "eval.tf_record", 408),
+    ],
 )
 def test_mrpc(shared_data, tokenizer, fidelity, tmp_path, split, file, count):
     path = shared_data / "google_bert_outputs" / "mrpc" / file

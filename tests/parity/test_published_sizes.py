@@ -31,10 +31,11 @@ PUBLISHED = {
     ("medium", UNCASED): (41_373_184, None),
 }
 SMALL = [
-    f"L-{layers}_H-{width}"
+    (f"L-{layers}_H-{width}", UNCASED)
     for layers in (2, 4, 6, 8, 10, 12)
     for width in (128, 256, 512, 768)
 ]
+BY_DEFAULT = [("tiny", UNCASED), ("base", CHINESE), ("large", UNCASED)]
 
 
 def dense(name, inputs, outputs):
@@ -94,8 +95,8 @@ def weights_in(shapes, prefix=""):
 @pytest.mark.parametrize(
     ("size", "vocab_size"),
     [
-        *PUBLISHED,
-        *(pytest.param(n, UNCASED, marks=pytest.mark.slow) for n in SMALL),
+        pytest.param(*x, marks=() if x in BY_DEFAULT else pytest.mark.slow)
+        for x in [*PUBLISHED, *SMALL]
     ],
 )
 def test_every_variable(fidelity, size, vocab_size):
