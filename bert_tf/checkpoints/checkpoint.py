@@ -94,6 +94,9 @@ def parse(
 ) -> Any:
     """Parses and checks the JSON of a file, whose name is `where`."""
     values = files.parse_json(text, where, kind)
+    # It would fail much later, where the string becomes UTF-8.
+    if not files.is_utf8(json.dumps(values, ensure_ascii=False)):
+        raise in_file(where, "a string has half of a surrogate pair.")
     for key, (is_valid, requirement) in checks.items():
         value = values.get(key)
         if value is not None and not is_valid(value):

@@ -12,6 +12,7 @@ import keras
 import numpy as np
 
 from bert_tf import start_tensorflow
+from bert_tf.base.options import number_fault
 from bert_tf.checkpoints.checkpoint import have_names
 from bert_tf.checkpoints.conversion import as_checkpoint
 from bert_tf.checkpoints.pretrained import open_pretrained, require_options
@@ -454,18 +455,14 @@ class Teacher:
         if "loss" not in student._auto_arguments:
             raise InputError("A teacher needs `loss=auto`.")
         self._options = distillation_weight, temperature
-        require_number(
-            "`distillation_weight`",
-            distillation_weight,
-            "a number from 0 to 1",
-            lambda weight: 0 <= weight <= 1,
-        )
-        require_number(
-            "`temperature`",
-            temperature,
-            "a number from 0.1 to 100",
-            lambda number: 0.1 <= number <= 100,
-        )
+        for name, value, least, most in (
+            ("`distillation_weight`", distillation_weight, 0.0, 1.0),
+            ("`temperature`", temperature, 0.1, 100.0),
+        ):
+            require_number(name, value, "a finite number", math.isfinite)
+            # The message of the scripts.
+            if fault := number_fault(float(value), least, most):
+                raise InputError(f"{name} {fault}.")
         task = student.make_task()
         kind = type(student)
         if not task.has_teachers:

@@ -80,6 +80,7 @@ def folder(tmp_path):
         (METADATA, {"max_seq_length": True}, "must be a positive integer"),
         (METADATA, {"do_lower_case": "yes"}, "must be true, false or null"),
         (METADATA, {"labels": ["a", 1]}, "labels must be a list of strings"),
+        (METADATA, {"labels": ["\ud800"]}, "half of a surrogate pair"),
         (METADATA, {"head": "hand"}, "head must be one of 'encoder'.*'hand'"),
         (METADATA, {"classifier_dropout": "0"}, "must be a number in"),
     ],

@@ -290,8 +290,8 @@ def test_unusable_texts_leave_existing_files(
 
 
 @pytest.mark.parametrize("label", ["Entries", "Counts", "Assign chunks"])
-@pytest.mark.parametrize("fault", [lambda x: x[1:], lambda x: [*x, x[0]]])
-def test_lost_or_repeated_elements_are_errors(tmp_path, job, label, fault):
+@pytest.mark.parametrize("mistake", [lambda x: x[1:], lambda x: [*x, x[0]]])
+def test_lost_or_repeated_elements_are_errors(tmp_path, job, label, mistake):
     with pytest.raises(RuntimeError, match="lost or repeated"):
-        create(job, faults={label: fault})
+        create(job, faults={label: mistake})
     assert files_in(tmp_path / "out") == {}

@@ -371,7 +371,7 @@ def test_teachers_that_do_not_fit():
         *(("temperature", x) for x in (np.nan, 0.09, 101)),
         *(("distillation_weight", x) for x in ("1", 1.1)),
     ):
-        with refused(f"`{name}` must be a number from"):
+        with refused(f"`{name}` must be "):
             model.fit(TEXTS, teacher=model, **{name: value})
     for data in ((TEXTS,), (TEXTS, [None] * len(TEXTS))):
         with refused("labels"):
