@@ -44,9 +44,8 @@ _CUSTOM = "task_name=custom"
 
 def _data_file(name: str) -> Any:
     return local_option(
-        f"{name}; run_classifier.py and run_embeddings.py read it for "
-        "--task_name=custom only. Default: the file of the usual name in "
-        "--data_dir.",
+        f"{name}; with --task_name, for custom tables only. Default: the file "
+        "of the usual name in --data_dir.",
         needs=_CUSTOM,
     )
 

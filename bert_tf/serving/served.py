@@ -271,7 +271,7 @@ class ServedTask(Served):
     ):
         super().__init__(model, task.encoding, task.labels)
         self._task = task
-        self.kind = task.head
+        self.kind = task.kind
         if is_pair:
             self.text_names = ("text_a", "text_b")
 

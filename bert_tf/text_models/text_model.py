@@ -278,7 +278,7 @@ class TextModel(TrainableModel, abc.ABC):
 
     def _has_one_row(self) -> bool:
         """Returns whether each text has one row of features."""
-        return True
+        return self.make_task().encoding.doc_stride is None
 
     def _class_names(self) -> Sequence[str]:
         """Returns the class names for single-label targets, else ()."""

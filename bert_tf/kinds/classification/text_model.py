@@ -222,9 +222,6 @@ class TextClassifier(TextModel):
                 y = ops.argmax(y, axis=-1)
         return super().compute_metrics(x, y, y_pred, sample_weight)
 
-    def _has_one_row(self):
-        return self.doc_stride is None
-
     def _features(self, x: Any, y: Any) -> Features:
         make = self._text_features
         if self._teacher is not None:

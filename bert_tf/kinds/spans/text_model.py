@@ -105,9 +105,6 @@ class QuestionAnswerer(TextModel):
         """The largest number of tokens of an answer."""
         return self.rules.max_answer_length
 
-    def _has_one_row(self):
-        return False
-
     def examples(self, x: Any, y: Any) -> list[Question]:
         """Returns questions, with their answers unless `y` is None."""
         questions = _questions(x, y)
