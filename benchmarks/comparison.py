@@ -32,7 +32,7 @@ from bert_tf.errors import in_file, listed, wrong_value
 OURS = "ours"
 MIB = 2**20
 # A round counts as undisturbed if other programs used less than this share of
-# one core meanwhile: they slow down threads that wait for each other.
+# one core meanwhile. Other programs delay threads that wait for each other.
 MOST_OF_OTHERS = 0.1
 
 
@@ -145,8 +145,8 @@ def take_turns(
 ) -> None:
     """Lets all sides do all cases in turn; prints and keeps every round.
 
-    A side has `versions` and `ask(request)`, which returns how many "times" the
-    work was done, and the "seconds" and "cpu_seconds" that took. The optional
+    A side has `versions` and `ask(request)`, which returns a dict: how many
+    "times" the work was done, and its "seconds" and "cpu_seconds". The optional
     "request_cpu_seconds" include work that is not timed. Other keys are more
     measurements.
     """

@@ -5,9 +5,9 @@
 runs scripts on one device, two and four replicas, two worker processes with one
 --output_dir, and two hosts with separate folders (layouts.py). Each trains for
 30 steps, with batches accumulated in one, two and three parts, and its last
-checkpoint is compared with the one of one device without accumulation. Then all
-evaluate and predict with the same model: with the same flags, and with the same
-per-device batch size as on one device. It takes twenty minutes on two cores.
+checkpoint is compared with that of one device without accumulation. Then all of
+them evaluate and predict with the same model: once with the same total batch
+size, once with the same size per device. It takes twenty minutes on two cores.
 """
 
 # Before anything that imports TensorFlow.
@@ -149,7 +149,7 @@ def difference(
         kind = last if last.startswith("adam_") else "weight"
         gaps[kind].append(np.abs(tensors[name] - others[name]).max())
         sizes[kind].append(np.abs(others[name]).max())
-    # Unlike Python's, NumPy's max is NaN if there is one.
+    # If a value is NaN, so is NumPy's max, unlike Python's.
     moments = [np.max(gaps[k]) / np.max(sizes[k]) for k in ("adam_m", "adam_v")]
     return Difference(float(np.max(gaps["weight"])), float(np.max(moments)))
 
@@ -217,8 +217,8 @@ def compare_answers(
 ) -> Answers:
     """Compares the files of two evaluations.
 
-    If the devices have batches of one size ("alike"), there are fewer of them.
-    `loss`, a mean of means of batches, is then ignored.
+    `alike` says that each device has batches of the size of one device's. Then
+    there are fewer batches, and `loss`, a mean over batches, is ignored.
     """
     found, expected = (
         dict(line.split(" = ") for line in _lines(path / "eval_results.txt"))

@@ -75,7 +75,7 @@ class FineTuningConfig(comparison.BenchmarkOptions):
         default=(),
     )
     task_name: str | None = option("Task.", default=None, choices=tuple(TASKS))
-    data_dir: str | None = option("Folder of the two files.", default=None)
+    data_dir: str | None = option("Folder of the data.", default=None)
     train_file: str = option("Training set of SQuAD.", default="train.json")
     dev_file: str = option("Development set of SQuAD.", default="dev.json")
     init_checkpoint: str | None = option(

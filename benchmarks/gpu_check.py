@@ -25,8 +25,8 @@ from bert_tf.base.options import Options, option
 from bert_tf.errors import InputError
 
 STEPS = 6
-# The largest differences of weights from the first check's, which trains in
-# float32: for other runs in float32, and in half precision.
+# The largest difference of weights from those of the first check, which trains
+# in float32: for other runs in float32, and for runs in half precision.
 APART, HALF_APART = 1e-5, 1e-3
 ONE_DEVICE = layouts.LAYOUTS["one_device"]
 TWO_PROCESSES = layouts.LAYOUTS["two_workers"]
@@ -153,7 +153,7 @@ def compare(run: pathlib.Path, other: pathlib.Path, bound: float) -> str:
 
 
 def run(config: GpuCheckConfig) -> None:
-    """Runs all checks, each after the failures of others too."""
+    """Runs all checks, even if some fail."""
     count = 0 if config.cpu else int(python(COUNT, None))
     gpus = ["-1"] if config.cpu else [*map(str, range(count))]
     if not gpus:

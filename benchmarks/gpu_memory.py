@@ -34,8 +34,8 @@ CARDS = {
     80: "A100, H100",
     141: "H200",
 }
-# The share of the memory that is left to tensors: CUDA, libraries and
-# fragments take the rest.
+# The share of the memory for tensors: CUDA, libraries and fragments take the
+# rest.
 USABLE = 0.85
 
 
@@ -58,7 +58,7 @@ def step_bytes(
 
 
 def largest_batch(config: BertConfig, length: int, memory: int, **how) -> int:
-    """Returns the largest batch size, a multiple of 8 from 8 on; 0 for none."""
+    """Returns the largest batch size; from 8 on, a multiple of 8."""
     fixed, row = step_bytes(config, length, 1, **how)
     count = max(0, int((memory * USABLE * GIB - fixed) / row))
     return count if count < 8 else count - count % 8

@@ -25,7 +25,7 @@ sys.path.append(str(sides.PEERS))
 from side import batch_of, repeat
 
 BATCH_SIZE = 32
-# Of a file, as for the sides of training_step.py.
+# The examples of a file; the setup has the form of training_step.py's.
 SETUP = {
     "batch_size": 10_000,
     "max_seq_length": 128,
@@ -33,7 +33,7 @@ SETUP = {
     "config": {"vocab_size": 30_522},
 }
 NUM_FILES = 4
-# The batches that fill the buffers.
+# The number of batches that fill the buffers.
 WARM_UP = 100
 
 

@@ -118,7 +118,7 @@ def documents(path: pathlib.Path, of: str) -> list[list[str]]:
     of a single sentence are left out.
     """
     is_article = re.compile(r"= [^=].* =").fullmatch
-    # Tokens are separated by blanks, so only the end of a sentence looks so.
+    # WikiText has a blank before a full stop only at the end of a sentence.
     end_of_sentence = re.compile(r"(?<= [.!?]) ")
     found, sentences = [], []
     for line in map(str.strip, path.open(encoding="utf-8")):

@@ -37,7 +37,7 @@ VARIABLES = {
     "HF_HUB_OFFLINE": "1",
     "HF_HUB_DISABLE_TELEMETRY": "1",
 }
-# The lists whose other packages come from the environment of this process.
+# Lists that lack packages, which the environment of this process provides.
 ON_TOP = ("keras_hub", "tf-models-official")
 _SECONDS_TO_END = 20.0
 

@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.compat.v1 import AttrValue, GraphDef, NodeDef
 
-# Nodes around the part of the replicas, which compute nothing.
+# Nodes around the part of the replicas that compute nothing.
 _AROUND = ("TPUReplicateMetadata", "TPUCompilationResult")
 
 
@@ -93,13 +93,13 @@ def replica_function(
     Args:
       strategy: A result of `traceable_strategy`.
       step: The step of a replica.
-      batch: The specification of its batch, of all replicas.
+      batch: The specification of the batches of all replicas.
       chips: The number of chips that run the result. Sums over all of them
         become collective operations.
 
     Returns:
-      A function to call inside a `tf.function`, which returns what the first
-      replica does, and its arguments: the batches of all.
+      A function to call inside a `tf.function`, which returns the outputs of
+      the first replica; and the types of its arguments: the batches of all.
     """
 
     @tf.function
@@ -145,8 +145,8 @@ class _Replica:
     """Copies the nodes of the strategy's graph for one replica."""
 
     replica: int
-    replicas: int  # Side by side.
-    chips: int  # That run them.
+    replicas: int  # The number of replicas in the graph.
+    chips: int  # The number of chips that run the graph.
     kinds: Mapping[str, str]  # Node -> operation, in the strategy's graph.
 
     def nodes(self, node: NodeDef) -> list[NodeDef]:

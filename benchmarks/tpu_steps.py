@@ -20,7 +20,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-# Before JAX is imported: it must not look for a TPU, nor libtpu for metadata.
+# Set before importing JAX: it must not look for a TPU, nor libtpu for metadata.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
 os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-4")
@@ -262,7 +262,7 @@ class Step:
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def lower(self, chips: int = 1) -> str:
-        """Returns the StableHLO of one chip among so many.
+        """Returns the StableHLO of one chip out of `chips`.
 
         One replica is traced, since several would all have variables in the
         memory of this machine. Sums are over all chips.

@@ -66,8 +66,8 @@ class Device(NamedTuple):
     models: tuple[str, ...]
     precisions: tuple[str, ...]
     tokens: int  # Of a batch.
-    # The steps, and the matrices and their products, before the device is
-    # waited for; environment variables.
+    # How many steps, and how many products of which matrices, run before each
+    # wait for the device; environment variables.
     setup: dict[str, Any]
 
 

@@ -53,7 +53,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'bert_tf' has no attribute {name!r}")
     from bert_tf import errors
 
-    # Keras uses TensorFlow unless the variable names another backend.
+    # Keras uses TensorFlow unless KERAS_BACKEND names another backend.
     advice = ", or set KERAS_BACKEND to jax or torch, if that is installed"
     if name == "BertTokenizer":
         advice = ""

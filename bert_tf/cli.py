@@ -78,7 +78,7 @@ def run_job(
 
 def _start(run: Callable[[], Any], required: Sequence[str]) -> None:
     """Parses the command line and calls `run`; does not return."""
-    # --help shows only the main module's flags; bert_tf's are defined here.
+    # absl's --help shows only flags that are registered for the script.
     for module, defined in FLAGS.flags_by_module_dict().items():
         if module.startswith("bert_tf."):
             for flag in defined:
@@ -205,6 +205,6 @@ def with_flags(message: str) -> str:
 
 
 def _name_flags(record: Any) -> bool:
-    """Puts flags into a log message and escapes it; a filter for loggers."""
+    """Applies `with_flags` and `printable` to a message; a logging filter."""
     record.msg, record.args = printable(with_flags(record.getMessage())), ()
     return True

@@ -1,7 +1,7 @@
 """Starts jobs: the command `bert-tf JOB` and the scripts in the root folder.
 
 This module imports almost nothing, so that `bert-tf --help` is fast. A job is
-imported after its command line was checked.
+imported after its command line is checked.
 """
 
 import importlib.metadata
@@ -25,14 +25,14 @@ WITHOUT_TENSORFLOW = ("vocabulary", "pretraining_data")
 # A command that runs no job: it has no options and no script.
 ENVIRONMENT = "env"
 
-# The distributions whose versions matter.
+# The packages whose versions `bert-tf env` prints.
 _PACKAGES = (
     *("tensorflow", "tensorflow-tpu", "tensorflow-text", "keras", "jax"),
     *("jaxlib", "torch", "transformers", "tokenizers", "safetensors"),
     *("huggingface_hub", "numpy", "ml_dtypes", "protobuf", "absl-py"),
     *("onnxruntime", "tf2onnx", "ai-edge-litert", "apache-beam", "pyspark"),
 )
-# The environment variables that matter, none of which holds a secret.
+# The environment variables that `bert-tf env` prints; none holds a secret.
 _VARIABLES = re.compile(
     "CUDA_VISIBLE_DEVICES|KERAS_BACKEND|LD_LIBRARY_PATH|MALLOC_ARENA_MAX"
     "|OMP_NUM_THREADS|TF_(CPP|ENABLE|FORCE|XLA)_.*|XLA_FLAGS"
@@ -136,7 +136,7 @@ def _unknown_job(word: str) -> str:
 
 
 def _summary(job: str) -> str:
-    """Returns the first line of a page of help without importing it."""
+    """Returns the first line of a job's help without importing its module."""
     folder = os.path.dirname(__file__)
     path = os.path.join(folder, *JOBS[job][1].split(".")) + ".py"
     with open(path, encoding="utf-8") as file:
@@ -144,17 +144,16 @@ def _summary(job: str) -> str:
 
 
 def _print(text: str) -> NoReturn:
-    # In one call: in `bert-tf --help | head`, a second one might find the pipe
-    # closed.
+    # In one call: `bert-tf --help | head` may close the pipe before another.
     print(text, end="")
     sys.exit(0)
 
 
 def describe_environment() -> Iterator[str]:
-    """Yields the lines of `bert-tf env`, a report for a bug report.
+    """Yields the lines that `bert-tf env` prints for a bug report.
 
-    It does not fail where something is missing or broken: each framework is
-    imported in a process of its own.
+    Missing or broken packages cause no error: each framework is imported in a
+    separate process.
     """
     yield f"bert_tf {__version__} in {os.path.dirname(__file__)}"
     yield f"Python {platform.python_version()} on {platform.platform()}"
@@ -184,7 +183,7 @@ def _output(words: Sequence[str]) -> str:
     environment = {
         **os.environ,
         "TF_CPP_MIN_LOG_LEVEL": "3",
-        # JAX would reserve the memory of the GPU.
+        # By default JAX reserves most of the GPU's memory.
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
     }
     try:

@@ -25,8 +25,7 @@ from bert_tf.errors import (
 )
 
 ACTIVATIONS = ("gelu_tanh", "gelu_erf", "relu", "tanh", "linear")
-# How the vectors of a text's tokens become one: the vector of [CLS], their mean
-# or their maximum.
+# The vector of a text: the vector of [CLS], or the mean or maximum over tokens.
 TOKEN_POOLINGS = ("cls", "mean", "max")
 
 ATTENTION_DIRECTIONS = ("bidirectional", "left_to_right")
@@ -48,15 +47,14 @@ _GRID_NAME = re.compile(f"L-{_NUMBER}_H-{_NUMBER}(?:_A-{_NUMBER})?")
 # The width of a head in all of Google's published models.
 _HEAD_WIDTH = 64
 
-# Far above any BERT. Without it, mistakes show when memory runs out.
+# Far above any BERT, so that a typo is an error before memory runs out.
 MAX_SIZE = 10_000_000
 
 # Google's names of activations in files; "" means no activation.
 _FROM_GOOGLE = {"gelu": "gelu_tanh", "": "linear"}
 _TO_GOOGLE = {"gelu_tanh": "gelu"}
 
-# Settings of a pooler that Google never released. The multilingual and Chinese
-# models have them, but no code reads them.
+# Settings of the multilingual and Chinese models that no released code reads.
 _UNUSED_KEYS = frozenset(
     {
         "directionality",
@@ -80,9 +78,9 @@ class BertConfig:
       num_hidden_layers: Number of transformer blocks.
       num_attention_heads: Attention heads of each block.
       intermediate_size: Width of the feed-forward layer.
-      hidden_act: The activation of the feed-forward layer, one of
-        `ACTIVATIONS` or Google's name: "gelu" is stored as "gelu_tanh".
-        Hugging Face's "gelu" is "gelu_erf".
+      hidden_act: The activation of the feed-forward layers and the masked-LM
+        head: one of `ACTIVATIONS`, or Google's name. Google's "gelu" is stored
+        as "gelu_tanh"; Hugging Face's "gelu" is "gelu_erf".
       hidden_dropout_prob: Dropout rate of the embeddings and of the outputs of
         the attention and feed-forward layers.
       attention_probs_dropout_prob: Dropout rate of attention probabilities.
@@ -223,8 +221,8 @@ class BertConfig:
     def num_parameters(self, with_pretraining_heads: bool = False) -> int:
         """Returns the number of trainable weights of encoder and pooler.
 
-        Optionally adds the pre-training heads. The masked-LM head's output
-        matrix is the word embedding table.
+        Optionally adds the pre-training heads. The word embeddings, also the
+        masked-LM head's output matrix, count once.
         """
         width = self.hidden_size
         layer_norm = 2 * width
@@ -251,7 +249,7 @@ class BertConfig:
 
 
 def positive_integer(name: str, value: Any, most: int | None = None) -> int:
-    """Returns a size as an `int`, since JSON has no integers of NumPy.
+    """Returns a size as an `int`: JSON cannot represent NumPy's integers.
 
     Raises:
       InputError: If `value` is not a positive integer, or above `most`.
@@ -271,7 +269,7 @@ def is_number(value: Any) -> bool:
 
 
 def is_positive(value: Any) -> bool:
-    """Returns whether a value and its square are positive numbers."""
+    """Returns whether a value is positive, and its square finite in float32."""
     return is_number(value) and value > 0 and is_number(value * value)
 
 
@@ -294,7 +292,7 @@ def require_number(
 
 
 def require_positive(name: str, value: Any) -> None:
-    """Raises InputError unless `is_positive`."""
+    """Raises InputError unless `is_positive(value)`."""
     require_number(name, value, "a positive number", is_positive)
 
 

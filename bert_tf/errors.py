@@ -37,8 +37,8 @@ from typing import Any
 class InputError(ValueError):
     """Input or options that the user can fix.
 
-    The message is one line. Scripts print it and exit with status 1; they show
-    the traceback of any other exception, which is a bug.
+    Scripts print the message, one line, without a traceback. An exception that
+    is neither an InputError nor an OSError is a bug.
     """
 
 
@@ -66,7 +66,7 @@ def wrong_value(
 
 def require_choice(name: str, value: Any, choices: Collection[Any]) -> None:
     """Raises the error of `wrong_value` unless `value` is one of `choices`."""
-    # A list, since values that cannot be hashed cannot be looked up in a dict.
+    # A list: unhashable values cannot be looked up in a dict.
     if value not in [*choices]:
         raise wrong_value(name, f"one of {listed(choices, last='or')}", value)
 
@@ -80,8 +80,8 @@ def require_booleans(**options: Any) -> None:
 def require_names(names: Sequence[str], advice: str = "") -> tuple[str, ...]:
     """Returns the names of classes, or raises InputError.
 
-    They must be a list, or another sequence, of different strings that are not
-    empty: an answer by name would otherwise mean several classes, or no class.
+    They must be different, non-empty strings in a list or another sequence.
+    Otherwise an answer could mean several classes, or no class.
     """
     is_list = isinstance(names, Collection) and not isinstance(
         names, (str, bytes, Mapping, Set)
@@ -111,7 +111,7 @@ def not_utf8(
     line: int,
     advice: str = "Convert the file to UTF-8.",
 ) -> InputError:
-    """Returns an error about a file, of which a part cannot be decoded."""
+    """Returns the error for a file with a byte that is not UTF-8."""
     if error.object.startswith(b"\x1f\x8b"):
         advice = "The file is compressed with gzip; add .gz to its name."
     byte = error.object[error.start]
@@ -181,9 +181,8 @@ def reason(error: BaseException) -> str:
     return _TENSORFLOW_PATH.sub("", line) or type(error).__name__
 
 
-# Missing packages. The command installs an extra from where the project was
-# installed, since no package index has it: `pip install '.[tensorflow]'` in a
-# checkout.
+# Missing packages. No package index has bert_tf, so the commands in messages
+# install its extras from git or, with `pip install '.[EXTRA]'`, the checkout.
 
 # Packages whose wheels require `tensorflow`, which must not be installed next
 # to `tensorflow-tpu`.
@@ -220,7 +219,7 @@ def missing(
 
 
 def _repository() -> str:
-    """Returns the git URL that bert_tf was installed from; "" if not by URL."""
+    """Returns the git URL that bert_tf was installed from; "" without one."""
     try:
         found = importlib.metadata.distribution("bert_tf")
     except importlib.metadata.PackageNotFoundError:
@@ -235,7 +234,7 @@ def _repository() -> str:
 def tensorflow_required(
     purpose: str = "This program", advice: str = ""
 ) -> Iterator[None]:
-    """Converts a failed import of TensorFlow or its packages in the block.
+    """Explains a failed import of TensorFlow or its packages in the block.
 
     Args:
       purpose, advice: See `missing`.
@@ -256,7 +255,7 @@ def tensorflow_required(
 
 
 def _missing_companion(purpose: str, module: str) -> MissingPackageError:
-    """Returns the error for a package of the same release as TensorFlow."""
+    """Returns the error for a package that TensorFlow's release determines."""
     import tensorflow as tf
 
     release = ".".join(tf.__version__.split(".")[:2])

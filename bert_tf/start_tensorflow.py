@@ -1,7 +1,7 @@
 """How programs start TensorFlow: fast, silently, with one heap.
 
-`import bert_tf` calls `use_onednn`, and scripts call `quietly`. The functions
-about memory do something on Linux with glibc only.
+`import bert_tf` calls `use_onednn`, and scripts call `quietly`. Heaps are only
+changed on Linux with glibc.
 """
 
 import contextlib
@@ -18,26 +18,26 @@ _M_ARENA_MAX = -8  # Of malloc.h.
 
 
 def use_onednn() -> None:
-    """Turns on oneDNN on x86, unless the user has decided.
+    """Turns on oneDNN on x86, unless TF_ENABLE_ONEDNN_OPTS is set.
 
-    On CPUs with AVX2 alone, training takes a third longer without oneDNN.
+    On CPUs without AVX-512, TensorFlow leaves oneDNN off, and training takes a
+    third longer.
     """
     if platform.machine() in ("x86_64", "AMD64"):
         os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 
 def quietly() -> None:
-    """Imports TensorFlow without messages, for a program with one heap.
+    """Imports TensorFlow without messages, and limits glibc to one heap.
 
     About ten lines about oneDNN and missing GPU drivers would precede every
     error message. The log level alone does not hide them, since TensorFlow's
     C++ code writes them before it reads the level. Its Python code logs every
-    sum over several devices. Set TF_CPP_MIN_LOG_LEVEL=0 to see everything.
+    all-reduce. Set TF_CPP_MIN_LOG_LEVEL=0 to see everything.
 
     By default glibc has up to 8 heaps for each core. The memory of a tensor
-    then returns to the heap of the thread that made it, where other threads
-    cannot use it. The environment variable MALLOC_ARENA_MAX sets another
-    number.
+    then returns to the heap of the thread that allocated it, where other
+    threads cannot use it. MALLOC_ARENA_MAX sets another number of heaps.
     """
     libc = _glibc()
     if libc and "MALLOC_ARENA_MAX" not in os.environ:
@@ -55,7 +55,7 @@ def quietly() -> None:
 
 @contextlib.contextmanager
 def stderr_into(file: IO[str]) -> Iterator[None]:
-    """Sends standard error to a file, with what C++ code writes to it."""
+    """Sends standard error to a file, including the messages of C++ code."""
     sys.stderr.flush()
     stderr = os.dup(2)
     os.dup2(file.fileno(), 2)

@@ -37,7 +37,7 @@ LEVELS = 4095
 def tokens_of(
     tokenizer: bert_tf.FullTokenizer, text: str
 ) -> list[tuple[str, int, int]]:
-    """Returns the tokens of a text, [MASK] is one, with their start and end."""
+    """Returns tokens, their starts and ends; keeps [MASK] as one token."""
     tokens, end = [], 0
     for part in re.split(r"(\[MASK\])", text):
         start, end = end, end + len(part)
@@ -52,11 +52,11 @@ def tokens_of(
 def describe(
     tokenizer: bert_tf.FullTokenizer, texts: Sequence[str]
 ) -> dict[str, list]:
-    """Returns what `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]` consists of.
+    """Describes the sequence `[CLS] a [SEP]` or `[CLS] a [SEP] b [SEP]`.
 
     Returns:
       `pieces`: the tokens. `words`: for each word its text as it was written,
-      the position of its first token and the position after its last.
+      the position of its first token and the position after its last token.
       `directions`: "ltr" or "rtl" for each text.
     """
     pieces: list[str] = []
@@ -129,8 +129,8 @@ def page_of(described: dict[str, list], weights: np.ndarray, name: str) -> str:
     low, high = whole.reshape(-1, 1).view(np.uint8).T
     packed = base64.b64encode(zlib.compress(high.tobytes() + low.tobytes()))
     html = TEMPLATE.read_text(encoding="utf-8")
-    # Without "<" no text can end the script. Texts come last, as they may hold
-    # the other mark.
+    # Without "<" no text can end the script. Texts are inserted last, as they
+    # may contain "{{weights}}".
     html = html.replace("{{weights}}", packed.decode())
     return html.replace("{{facts}}", facts.replace("<", "\\u003c"), 1)
 

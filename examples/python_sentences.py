@@ -26,7 +26,7 @@ MODULES = {
 SUBJECTS = list(MODULES)
 
 SENTENCE_END = re.compile(r"(?<=[.:])\s+(?=[A-Z])")
-HELD_OUT = 5  # One of so many sentences is held out.
+HELD_OUT = 5  # One sentence in five is held out.
 
 # Sentences, and the index of the subject of each.
 Part = tuple[list[str], list[int]]
@@ -72,7 +72,7 @@ def sentences(path: pathlib.Path) -> Iterator[str]:
 
 def learn_vocabulary(texts: Sequence[str], vocab_size: int = 2000) -> list[str]:
     """Returns an uncased WordPiece vocabulary of texts."""
-    # Needs the package tokenizers, which jax_training.py does without.
+    # Needs the package tokenizers; jax_training.py does not.
     from bert_tf.jobs import vocabulary
 
     with tempfile.TemporaryDirectory() as name:

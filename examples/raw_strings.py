@@ -4,8 +4,8 @@
     python examples/raw_strings.py "Send the message to the server."
 
 Learns the subject of sentences of Python's documentation (numbers, files,
-networks, processes), saves the model as one `.keras` file, which contains the
-tokenizer and the names of the classes, loads it and classifies your sentences.
+networks, processes). Saves the model, with its tokenizer and the names of the
+classes, as one `.keras` file, then loads it and classifies your sentences.
 
 Takes half a minute on two CPU cores, from random weights. Expect 82 % accuracy
 on held-out sentences (baseline, always "processes": 37 %).

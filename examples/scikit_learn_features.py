@@ -3,9 +3,9 @@
     python examples/scikit_learn_features.py
     python examples/scikit_learn_features.py --init_checkpoint=<checkpoint>
 
-A logistic regression learns the subject of sentences of Python's documentation
-(numbers, files, networks, processes) from them. BERT itself is not trained. The
-vector of a sentence is the pooler's output, or the mean over its tokens.
+From the vectors of sentences of Python's documentation, a logistic regression
+learns the subject: numbers, files, networks or processes. BERT is not trained.
+The vector of a sentence is the pooler's output, or the mean over its tokens.
 
 Takes half a minute on two CPU cores. Without a checkpoint BERT is random, and
 its vectors are random mixtures of the words: expect 67 % accuracy on held-out

@@ -242,8 +242,8 @@ def find_answers(questions, encoded, logits):
 def best_span(scores, is_context):
     """Returns the highest sum of a start and an end, and both positions.
 
-    As in run_qa, the best are taken from the whole sequence before those
-    outside of the context are dropped. The sum is -inf if none remain.
+    As in run_qa, the best positions of the whole sequence are taken first, then
+    those outside of the context are dropped. The sum is -inf if none remain.
     """
     starts, ends = np.argsort(-scores, axis=0, kind="stable")[:NUM_BEST].T
     lengths = ends - starts[:, None] + 1

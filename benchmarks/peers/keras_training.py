@@ -46,7 +46,7 @@ def make(setup):
 
 
 def make_step(config, features):
-    """Returns the step of run_pretraining.py, a function to the loss."""
+    """Returns the step of run_pretraining.py, which returns the loss."""
     import tensorflow as tf
 
     from bert_tf.kinds.pretraining.task import PretrainingTask
@@ -67,7 +67,7 @@ def make_step(config, features):
 
 
 def on_jax(setup, batch):
-    """Returns a function that fits our model for all steps, to the mean loss.
+    """Returns a function that fits our model for all steps: the mean loss.
 
     `train_on_batch` would wait for each step.
     """

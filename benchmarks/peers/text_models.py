@@ -36,7 +36,7 @@ KINDS = {
 
 
 def bert_tf(setup):
-    """Returns functions: from texts to answers, and those to a short form."""
+    """Returns a function from texts to answers, and one that shortens those."""
     import bert_tf
 
     name, _, _ = KINDS[setup["kind"]]

@@ -1,8 +1,8 @@
 """A tokenizer, for benchmarks/tokenization.py: strings in, ids out.
 
-A request names a file, how long it is tokenized, again and again, and whether
-the ids are returned. Reading the file is not timed, unless the request has
-"once": then each pass makes a new tokenizer and reads the file. With
+A request names a file, for how long it is tokenized repeatedly, and whether the
+ids are returned. Reading the file is not timed, unless the request has "once":
+then each pass makes a new tokenizer and reads the file. With
 "num_lines", this number of lines is passed as one list. `tokenizers` needs the
 packages of huggingface.txt, the original's are in tf-models-official.txt.
 """

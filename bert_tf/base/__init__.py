@@ -1,1 +1,1 @@
-"""What everything else stands on: files, options, signals, processes."""
+"""Local and remote files, options, signals and processes."""

@@ -3,10 +3,9 @@
 Local paths use plain Python. TensorFlow is imported only for paths with `://`,
 so that worker processes that handle local files start quickly.
 
-Functions that look for files, read or write raise an InputError that names the
-path if the file system fails: an unknown scheme, a missing file, a full disk.
-`is_directory`, `makedirs`, `rename` and `remove` raise the file system's own
-errors.
+If the file system fails (an unknown scheme, a missing file, a full disk),
+functions raise an InputError that names the path. Only `is_directory`,
+`makedirs`, `rename`, `remove` and `remove_tree` raise the file system's errors.
 """
 
 import collections
@@ -68,7 +67,7 @@ def path_text(path: Any, name: str = "The path") -> str:
 
 
 def is_utf8(path: str) -> bool:
-    """Returns whether TensorFlow can open a file of this name."""
+    """Returns whether UTF-8 can encode a path, as TensorFlow requires."""
     return path.encode(errors="ignore").decode() == path
 
 
@@ -169,8 +168,8 @@ def check_outputs(
     Symbolic links are followed.
 
     Args:
-      outputs: The paths to write. Each key names its path in the message.
-      inputs: The paths to read, with keys of the same kind.
+      outputs: The paths to write, by the role that messages name ("output").
+      inputs: The paths to read, by role.
 
     Raises:
       InputError: Two paths are the same file and one of them is an output, or
@@ -284,13 +283,13 @@ def open_read(path: str) -> io.BufferedIOBase:
         if not is_remote(path):
             return gzip.GzipFile(path) if compressed else open(path, "rb")
         file = _gfile().GFile(path, "rb")
-        file.seek(0)  # Opens it: a GFile is opened by its first use.
+        file.seek(0)  # A GFile only opens its file at the first use.
         return gzip.GzipFile(fileobj=file) if compressed else file
 
 
 @contextlib.contextmanager
 def gzip_faults(path: str) -> Iterator[None]:
-    """Raises InputError if `path`, a gzip file, is truncated or damaged."""
+    """Raises InputError if the block finds the gzip file `path` damaged."""
     try:
         yield
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
@@ -314,7 +313,7 @@ def read_text(path: str) -> str:
     Raises:
       InputError: The file is not UTF-8.
     """
-    with input_errors("read", path), open_read(path) as file:
+    with open_read(path) as file, input_errors("read", path), gzip_faults(path):
         content = file.read()
     try:
         return content.decode("utf-8-sig")
@@ -379,10 +378,10 @@ def write_text(path: str, text: str) -> None:
 def atomic_writer(path: str) -> Iterator[io.BufferedIOBase]:
     """Yields a file that appears under `path` only when it is complete.
 
-    The bytes go to `<path>.tmp-<process>-<random>`, which is renamed at the end
-    of the block and removed if anything is raised in it, including
-    KeyboardInterrupt and SystemExit. Leftovers of processes killed by SIGKILL
-    are removed by the next writer of `path`. Missing directories are created.
+    The bytes go to `<path>.tmp-<process>-<random>`. The end of the block
+    renames this file; an exception, even KeyboardInterrupt, removes it.
+    The next writer of a local `path` removes leftovers of killed processes.
+    Missing directories are created.
 
     An existing file is replaced; for a symbolic link, the file it points to.
     """
@@ -397,7 +396,7 @@ def atomic_writer(path: str) -> Iterator[io.BufferedIOBase]:
         with input_errors("write", path):
             opened = open_file(temporary, "wb")
         with opened as file:
-            file.write(b"")  # Creates it: a GFile is created by a write.
+            file.write(b"")  # A GFile only creates its file at a write.
             yield file
             # Wait for the disk, or a crash could leave an empty file.
             file.flush()
@@ -419,8 +418,8 @@ def follow_links(path: str) -> str:
 def atomic_directory(path: str) -> Iterator[str]:
     """Yields a directory that appears under `path` only when it is complete.
 
-    It is created beside `path`, renamed at the end of the block and removed if
-    anything is raised in it; see `atomic_writer`.
+    The temporary directory is beside `path`. The end of the block renames it;
+    an exception removes it. See `atomic_writer`.
 
     Args:
       path: A path that does not exist, or an empty directory.
@@ -438,8 +437,8 @@ def atomic_directory(path: str) -> Iterator[str]:
         yield temporary
         with input_errors("write", path):
             if is_remote(place):
-                # In object stores a directory is only a prefix of names: the
-                # temporary directory counts as contents of `place`.
+                # Not `_require_vacant`: in object stores a directory is a
+                # prefix of names, and `temporary` begins with `place`.
                 makedirs(place)
             else:
                 _require_vacant(place, path)
@@ -479,7 +478,7 @@ def _or_undone(path: str, undo: Callable[[], None]) -> Iterator[None]:
         with contextlib.suppress(*file_errors):
             undo()
         if isinstance(error, OSError):
-            # Others may be about another file.
+            # Other OSErrors may be about another file.
             is_ours = error.errno in _DISK_FULL
         else:
             is_ours = isinstance(error, file_errors)

@@ -6,9 +6,8 @@
         vocab_size: int = option("Number of tokens.", default=30522, at_least=1)
 
 The name, type, default, range, choices and help text of an option are declared
-once. `bert_tf.cli` turns them into command-line flags; Python code passes them
-as keyword arguments. The attributes of `Option` are its other properties;
-`named` returns the options with given attributes.
+once. `bert_tf.cli` turns options into command-line flags; Python code passes
+them as keyword arguments. `Option` lists what else can be declared.
 """
 
 import dataclasses
@@ -37,7 +36,7 @@ _NAMES = {
 
 
 class OptionError(InputError):
-    """The value of an option is invalid, whatever the other options are."""
+    """The value of an option is invalid, regardless of the other options."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,20 +48,20 @@ class Option:
       choices: The valid values; empty for any.
       at_least: The lowest valid number.
       at_most: The highest valid number.
-      below: The lowest number that is too high.
+      below: The upper limit, which is not itself valid.
       fallback: The value if neither the user nor the checkpoint gives one; the
-        default of the field is None.
+        field's default is then None.
       per_worker: Whether the workers of a run may have different values, as
         for paths, device names and options that do not affect the results.
-      recorded: Whether a model records it, so that a run that uses the model
-        has the same value by default: a field of `Pretrained`.
+      recorded: Whether a model records the value, in the field of `Pretrained`
+        with this name. Runs that use the model have this value by default.
       decides: How the value affects a fine-tuning. "model": it changes the
         trained weights, and is the same in all trainings of a run. "setting": a
         search varies it. "seed": several trainings vary it. "score": it only
         selects the best model. Empty: none of these.
       needs: The option without which this one has no effect: a name, "teacher",
         a name and a value, "task_name=custom", or alternatives, "task_name=
-        custom or unlabeled_file". Options that a job does not have are ignored.
+        custom or unlabeled_file". Options that the job lacks are not needed.
     """
 
     help: str
@@ -98,7 +97,7 @@ def option(
     """Declares a field of an `Options` dataclass.
 
     Without a `default` the option is required. With a `fallback` its default is
-    None, which means: as the checkpoint records it, or else the fallback.
+    None, which means the checkpoint's value or, without one, the fallback.
     `declaration` has other attributes of `Option`.
     """
     if fallback is not None:
@@ -110,16 +109,13 @@ def option(
 
 
 def local_option(help: str, **declaration: Any) -> Any:
-    """Declares an option without default that each worker may set, as a path.
-
-    See `Option.per_worker`.
-    """
+    """Declares an option, by default None, with `per_worker`; see `Option`."""
     return option(help, default=None, per_worker=True, **declaration)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """The base class of all configurations, which checks each value.
+    """The base class of all jobs' options, which checks each value.
 
     Raises:
       OptionError: A value has the wrong type, is out of range or is not one of
@@ -176,7 +172,7 @@ class Options:
             )
 
     def without_effect(self) -> dict[str, str]:
-        """Maps each option that has no effect to what it needs."""
+        """Maps each passed option that has no effect to what it needs."""
         return {
             name: declaration.needs
             for name, (_, declaration) in declared(type(self)).items()

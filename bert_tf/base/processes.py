@@ -34,8 +34,8 @@ TASKS_PER_WORKER = 3
 class Faults:
     """Counts the faults of data by kind and keeps the first of each kind.
 
-    The faults of several parts of the data can be merged in order, so that
-    each kind is logged once however the data was divided.
+    The faults of several parts of the data can be merged in order. Each kind is
+    then logged once, regardless of how the data was divided.
     """
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ def track(
 
     Args:
       results: The results of the work.
-      size: Returns the units of work of a result.
+      size: Returns the number of units of work of a result.
       title: The work, for "Writing: 12,345 of ...".
       unit: The unit, for "... 67,890 instances".
       total: The number of all units, if known.
@@ -206,7 +206,7 @@ class Pool:
 
 @contextlib.contextmanager
 def _signals_blocked() -> Iterator[None]:
-    """Starts workers that ignore Ctrl-C and other stop signals.
+    """Makes workers started in the block ignore Ctrl-C and other stop signals.
 
     Workers inherit the signal mask. They end when this process ends the pool,
     so no worker prints a traceback.
@@ -220,7 +220,7 @@ def _signals_blocked() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _script_hidden() -> Iterator[None]:
-    """Starts workers that do not import the running script.
+    """Keeps workers started in the block from importing the running script.
 
     `multiprocessing` would import it, since it may define the functions. A
     training script imports TensorFlow, which takes longer than most tasks.
@@ -234,7 +234,7 @@ def _script_hidden() -> Iterator[None]:
 
 
 def _end_with_parent() -> None:
-    """Makes a worker exit when its parent is gone, even by SIGKILL."""
+    """Makes a worker exit when its parent ends, even by SIGKILL."""
     parent = multiprocessing.parent_process()
     assert parent is not None  # This runs in workers only.
 

@@ -32,9 +32,9 @@ def described(number: int) -> str:
 def stopping() -> Iterator[None]:
     """Raises KeyboardInterrupt for SIGINT, `Stopped` for SIGTERM and SIGHUP.
 
-    If a library swallows the exception or raises another one instead, it is
-    raised at the end of the block. Call it in the main thread, where Python
-    runs signal handlers.
+    If a library swallows the exception or raises another one instead, the end
+    of the block raises the exception again. Call `stopping` in the main thread,
+    where Python runs signal handlers.
     """
     received: list[BaseException] = []
 
@@ -98,7 +98,7 @@ def reinstall_sigterm() -> None:
 
     TensorFlow's coordination service, which starts with several workers,
     replaces it by a handler that only notes the signal. Python does not notice:
-    `getsignal` still returns the handler that it installed.
+    `getsignal` still returns Python's handler.
     """
     handler = signal.getsignal(signal.SIGTERM)
     is_main = threading.current_thread() is threading.main_thread()

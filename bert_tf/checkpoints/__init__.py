@@ -1,1 +1,1 @@
-"""Weights in files: TF1, Hugging Face, sentence-transformers, Keras."""
+"""Reads and writes checkpoints: TF1, Hugging Face, Keras and others."""

@@ -3,9 +3,9 @@
     adapter_config.json          rank, alpha and the names of the layers
     adapter_model.safetensors    the adapters and the head
 
-Adapters only work with the weights that they were trained with, so bert_tf
-adds a checksum of these and the labels to the metadata of the safetensors
-file, where PEFT ignores them.
+Adapters only work with the weights that they were trained with. So the metadata
+of the safetensors file has a checksum of these weights, and the labels; PEFT
+ignores both.
 """
 
 import json
@@ -51,9 +51,9 @@ _RECORD = {
     "layers": OBJECT,
 }
 
-# PEFT's options that change the outputs without a trace in the tensors, whose
-# names and shapes are checked. Other ways to initialize adapters change the
-# model.
+# PEFT's options that change the outputs, but not the tensors' names and shapes,
+# which are checked separately. Other values of init_lora_weights change the
+# weights of the model.
 _OPTIONS = {
     "peft_type": one_of(["LORA"]),
     "lora_alpha": POSITIVE,
@@ -133,7 +133,7 @@ def _modules(tensors: Mapping[str, np.ndarray], rank: int) -> dict[str, Any]:
     return {
         "target_modules": [*ranks],
         "rank_pattern": {n: own for n, own in ranks.items() if own != rank},
-        # PEFT expects all weights of a module, here also the word embeddings.
+        # PEFT saves modules whole; cls.predictions has the word embeddings.
         "modules_to_save": sorted(whole - {"", "cls.predictions"}),
     }
 
@@ -289,7 +289,7 @@ def _check_shapes(
 
 
 def _other_weights(model: keras.Model, names: Mapping[str, Any]) -> str:
-    """Returns the checksum of all other weights that have an effect."""
+    """Returns the checksum of the used weights that are not in `names`."""
     unused = re.compile(model.unused_variables)
     return checksum(
         {

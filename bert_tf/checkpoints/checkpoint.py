@@ -1,7 +1,7 @@
 """`Pretrained`: the contents of a checkpoint, in any of the formats.
 
-Also the files beside the weights: reads and writes those of this project,
-checks the JSON files of others, and refuses weight files that are never opened.
+Also reads and writes this project's files beside the weights, checks other
+projects' JSON files, and refuses weight files in unsupported formats.
 """
 
 import contextlib
@@ -75,9 +75,9 @@ TEXT_BY_NAME = Check(
 def read_settings(
     folder: str, name: str, checks: Mapping[str, Check]
 ) -> dict[str, Any]:
-    """Reads a file of a folder; returns {} if it is missing.
+    """Reads and checks a file of a folder; returns {} if it is missing.
 
-    Raises InputError if the path leads out of the folder or is not a file.
+    Raises InputError if the path leads out of the folder or a value is wrong.
     """
     path = files.find_in(folder, name)
     return {} if path is None else read_json(path, checks)
@@ -94,7 +94,7 @@ def parse(
 ) -> Any:
     """Parses and checks the JSON of a file, whose name is `where`."""
     values = files.parse_json(text, where, kind)
-    # It would fail much later, where the string becomes UTF-8.
+    # Such a string would fail much later, when it is encoded in UTF-8.
     if not files.is_utf8(json.dumps(values, ensure_ascii=False)):
         raise in_file(where, "a string has half of a surrogate pair.")
     for key, (is_valid, requirement) in checks.items():
@@ -129,7 +129,7 @@ PROBLEM_TYPES = (
 
 
 def have_names(labels: Collection[str]) -> bool:
-    """Returns whether the classes have names: not Hugging Face's LABEL_0 ..."""
+    """Returns whether any name differs from Hugging Face's LABEL_0 ..."""
     return not all(re.fullmatch(r"LABEL_\d+", label) for label in labels)
 
 
@@ -142,9 +142,9 @@ def _recorded(check: Check, *, of_training: bool = False) -> Any:
 
     Args:
       check: What a value in the file must be.
-      of_training: Whether the field describes how texts became features in
-        training. Jobs then use its value by default; their options of this name
-        are declared as `recorded`.
+      of_training: Whether the field describes the training, mostly how texts
+        became features. It is the default of a job's option of this name, if
+        the option is declared as `recorded`.
     """
     metadata = {"check": check, "of_training": of_training}
     return dataclasses.field(default=None, metadata=metadata)
@@ -154,8 +154,8 @@ def _recorded(check: Check, *, of_training: bool = False) -> Any:
 class Pretrained:
     """A checkpoint, with this project's names.
 
-    Each format has functions `read`, which returns a `Pretrained`, and `write`,
-    which takes one. A field is None if it is not recorded.
+    Each format has a function `read`, which returns a `Pretrained`, and one
+    that writes it. A field is None if it is not recorded.
 
     Attributes:
       path: The file or folder that was read, for messages.
@@ -170,8 +170,7 @@ class Pretrained:
       kind: The kind of task of the head, if the library does not have it; see
         `FineTuningTask`.
       problem_type: What a classifier's labels mean, one of `PROBLEM_TYPES`.
-      classifier_dropout: The dropout rate before the output layer, if it
-        differs from the encoder's.
+      classifier_dropout: The dropout rate before the output layer.
       activation_fn: The PyTorch class that a cross-encoder of
         sentence-transformers applies to its logits.
       objective: The target of the language model head, one of `OBJECTIVES`:
@@ -181,7 +180,7 @@ class Pretrained:
       window_pooling: Classifiers and embeddings: how windows become one answer,
         one of `tasks.encoding.WINDOW_POOLINGS`. None if texts are not split
         into windows.
-      max_query_length: Questions: the length to which a question is truncated.
+      max_query_length: Questions: the most tokens of a question.
       version_2_with_negative: Whether questions may have no answer.
       pooling: Embeddings: see `TextEmbedder`.
       normalize: Embeddings: whether they have length 1.
@@ -268,14 +267,14 @@ def require_checkpoint(path: str) -> bool:
 
 
 def _suggest_model(path: str) -> str:
-    """Returns " Did you mean 'NAME'?" for what may be a model's name."""
+    """Returns " Did you mean 'NAME'?", or "" for what is not like a name."""
     if path.startswith(("/", ".")) or files.is_remote(path):
         return ""
     # A truncated name may be closer to another model's name.
     cut = [name for name in MODELS if name.startswith(path)]
     if suggestion := did_you_mean(path, cut or MODELS):
         return suggestion
-    # As transformers names models.
+    # The names that transformers has for models.
     if re.fullmatch(r"bert-[\w.-]+", path):
         return f" Did you mean 'hf://google-bert/{path}'?"
     owner, _, name = path.partition("/")
@@ -329,7 +328,7 @@ def read_trained_with(folder: str) -> dict[str, Any]:
 
 
 def write_recorded(folder: str, values: Mapping[str, Any]) -> None:
-    """Writes the values that are not None, if there are any."""
+    """Writes the values that are not None, if any, to `bert_tf.json`."""
     values = {name: v for name, v in values.items() if v is not None}
     if values:
         write_json(os.path.join(folder, METADATA), values)
@@ -369,7 +368,7 @@ def local_file(path: str) -> Iterator[str]:
         yield copy.name
 
 
-# Weight files that are never opened.
+# Weight files in formats that are never opened.
 
 _PICKLE = "is a pickle, and opening one runs code of its author"
 _UNSUPPORTED = {
@@ -378,7 +377,7 @@ _UNSUPPORTED = {
     ".msgpack": "is the Flax format of transformers 4",
 }
 
-# Other files may hold optimizers or settings.
+# Prefixes of weight files; other files may hold optimizers or settings.
 _LIKELY = ("pytorch_model", "tf_model", "flax_model")
 
 

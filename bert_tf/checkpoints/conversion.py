@@ -88,8 +88,7 @@ def plan(
 
     Raises:
       InputError: If a variable is missing, unknown or of another shape; the
-        configuration or the head is unknown; or the format does not support
-        the options.
+        configuration or the head is unknown; or the vocabulary is invalid.
     """
     path = source.path
     head = head or source.head
@@ -114,7 +113,7 @@ def plan(
         weights=Selection(source.weights, written),
         labels=source.labels if "classes" in HEADS[head].parts else None,
     )
-    # Tensors of Hugging Face files that are not weights.
+    # Hugging Face files may store counters, and copies of weights.
     left_over = dict(getattr(source.weights, "explained", {}))
     left_over |= dict.fromkeys(unknown, "drop")
     for name in held:
@@ -128,7 +127,7 @@ def plan(
 
 
 def _check_source(source: Pretrained, head: str | None) -> BertConfig:
-    """Returns the configuration, or raises InputError for what is unknown."""
+    """Checks head, configuration and vocabulary; returns the configuration."""
     config, path = source.config, source.path
     if head not in HEADS:
         raise in_file(
@@ -179,7 +178,7 @@ def _check_unknown(
 def _kept_state(
     written: Sequence[str], state: Sequence[str], path: str
 ) -> list[str]:
-    """Returns counters and slots of the written weights.
+    """Returns the names of the counters and of the written weights' slots.
 
     Raises:
       InputError: If one is missing.
@@ -202,7 +201,7 @@ def _missing(
     head: str,
     path: str,
 ) -> list[str]:
-    """Returns the variables of a pooler that the head does not need."""
+    """Returns the missing variables; raises InputError if they are needed."""
     held = {*written}
     missing = [n for n in table if table[n].part in parts and n not in held]
     required = {*HEADS[head].parts}
@@ -221,7 +220,7 @@ def _missing(
 
 # --verify: compares the written checkpoint with its source.
 
-# For float32 programs that add in different orders.
+# Two float32 models may add in different orders.
 TOLERANCE = 1e-4
 
 
@@ -322,7 +321,7 @@ def save(
             f"{type(model).__name__} has no counterpart in other libraries. "
             "Save it with model.save('NAME.keras')."
         )
-    keras_files.warn_of_random(model, "Call fit first: it is not written")
+    keras_files.warn_of_random(model, "Call fit first: the part is not written")
     options = model.get_config()
     if "dropout" in options:
         facts["classifier_dropout"] = options["dropout"]

@@ -17,8 +17,8 @@ from bert_tf.errors import InputError, missing, wrong_value
 
 SCHEME = "hf://"
 
-# The files that `huggingface.read` reads. Folders in a repository contain the
-# same model in other formats. A `*` matches slashes too.
+# The files that `huggingface.read` reads. `*` matches slashes too, so
+# `download` excludes weights in folders, which are in other formats.
 _FILES = (
     "config.json",
     "vocab.txt",

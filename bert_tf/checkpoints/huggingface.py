@@ -50,10 +50,10 @@ from bert_tf.errors import InputError, in_file, wrong_value
 
 
 def find_weights(path: str) -> str | None:
-    """Returns the weight file of a Hugging Face model; None if it is not one.
+    """Returns the weight file of a Hugging Face model; None for another path.
 
-    The file may be missing, or in a format that is refused, unless there is a
-    TF1 checkpoint too.
+    In a folder without a TF1 checkpoint, the file may be missing, or in a
+    format that is refused.
     """
     if not files.is_directory(path):
         is_theirs = path.endswith((".safetensors", ".safetensors.index.json"))
@@ -109,7 +109,7 @@ def read(path: str) -> Pretrained:
     )
     is_lowered = embedding.pop("do_lower_case", False)
     if is_lowered and tokenizer["do_lower_case"] is False:
-        # Lower-cased texts in a cased vocabulary keep their accents.
+        # A cased tokenizer keeps accents, in lower-cased texts too.
         tokenizer["do_lower_case"] = True
         tokenizer["strip_accents"] = bool(tokenizer["strip_accents"])
     return Pretrained(
@@ -142,7 +142,7 @@ def write(folder: str, pretrained: Pretrained) -> None:
     config, head = pretrained.config, pretrained.head
     assert config is not None
     assert head is not None
-    # Before anything is written, since it can fail.
+    # These two can fail, so they come before anything is written.
     values = config_values(pretrained)
     tensors = huggingface_tensors(pretrained.weights, config, head)
     huggingface_weights.write(os.path.join(folder, WHOLE), tensors)
@@ -230,7 +230,7 @@ def read_config(path: str) -> BertConfig:
 
 def _config(values: Mapping[str, Any], path: str) -> BertConfig:
     field_names = [field.name for field in dataclasses.fields(BertConfig)]
-    # The defaults of transformers; Google's is 16 types.
+    # The defaults of transformers. Google's default is 16 types.
     ours = {"type_vocab_size": 2} | {
         name: values[name] for name in field_names if name in values
     }
@@ -293,9 +293,9 @@ def config_values(pretrained: Pretrained) -> dict[str, Any]:
     If two labels have the same name, `label2id` contains only the first.
 
     Raises:
-      InputError: If the number of labels or of choices is wrong; or the model
-        is left-to-right. transformers has a decoder, but pools [CLS], which
-        attends to itself only.
+      InputError: If the number of labels or of choices is wrong, or the model
+        is left-to-right: transformers would pool [CLS], which then attends only
+        to itself.
     """
     config, head = pretrained.config, pretrained.head
     weights, vocab = pretrained.weights, pretrained.vocab

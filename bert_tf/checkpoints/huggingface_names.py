@@ -1,15 +1,14 @@
 """Hugging Face's names of the weights of BERT, and the weights of each model.
 
 The table has a paragraph for each part of the model, and two for the encoder.
-Its first row names the part, the second row has the scopes, each other row one
-weight: this project's name (Google's), Hugging Face's name, and this project's
-shape. N is the number of the layer; the sizes are
+The first row of a paragraph names the part, the second row has the scopes. Each
+other row has a weight: this project's name (Google's), Hugging Face's name, and
+this project's shape. N is the number of the layer; the sizes are
 
     V  vocabulary        P  positions           H  hidden size
     C  classes           T  token types         I  intermediate size
 
-Hugging Face's matrices are [out, in], this project's kernels [in, out], so
-kernels are transposed.
+Kernels are transposed: Hugging Face's are [out, in], this project's [in, out].
 """
 
 import re
@@ -159,7 +158,7 @@ BUFFERS = frozenset(
 # The output matrix of masked LM, which here is always the embedding matrix.
 DECODER = "cls.predictions.decoder.weight"
 
-# Other spellings, and names of weights that masked LM shares.
+# Other spellings of names, and the names of copies that masked LM shares.
 _RENAMED = (
     (re.compile(r"^(?=(embeddings|encoder|pooler)\.)"), "bert."),
     (re.compile(r"(?<=LayerNorm\.)gamma$"), "weight"),
@@ -178,7 +177,7 @@ class WeightName(NamedTuple):
       part: The part of the model.
       ours: The TF1 name.
       theirs: The name in a Hugging Face model with a head.
-      shape: The shape by the TF1 name; 0 means any number of classes.
+      shape: This project's shape; 0 means any number of classes.
     """
 
     part: str
@@ -191,7 +190,7 @@ class WeightName(NamedTuple):
         return self.ours.endswith("/kernel")
 
     def their_name(self, head: str) -> str:
-        """Returns the name in the class for a head.
+        """Returns the name in transformers' class for a head.
 
         The names in `BertModel` have no scope `bert`.
         """
@@ -243,6 +242,6 @@ def head_of_parts(parts: Collection[str]) -> str | None:
     shared = {"encoder", "pooler"}
     heads = [h for h, x in HEADS.items() if {*x.parts} ^ {*parts} <= shared]
     if len(heads) > 1 and "pooler" not in parts:
-        # With a pooler: a classifier, multiple choice, or an old tagger.
+        # With a pooler, it may be a classifier, multiple choice or a tagger.
         heads = [h for h in heads if "pooler" not in HEADS[h].parts]
     return heads[0] if len(heads) == 1 else None

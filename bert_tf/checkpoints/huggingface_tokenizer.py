@@ -5,9 +5,9 @@ casing is in `tokenizer_config.json` or `tokenizer.json`. Tokens added later are
 in `added_tokens.json` (transformers 4), `tokenizer.json` or
 `tokenizer_config.json`; their ids follow the vocabulary's.
 
-Reading a tokenizer logs a warning if it differs from Google's, except that
-Hugging Face's maps words of more than 100 characters to [UNK] (Google's: 200)
-and finds special and added tokens in the text.
+Reading a tokenizer logs a warning if it differs from Google's. Two differences
+are usual and not reported: Hugging Face's maps words over 100 characters to
+[UNK] (Google's: 200), and finds special and added tokens in the text.
 """
 
 import os
@@ -48,7 +48,7 @@ _CLASSES = (
     "PreTrainedTokenizerFast",
     "TokenizersBackend",
 )
-# The settings of Google's tokenizer, which are fixed.
+# What Google's tokenizer always does, as settings of transformers.
 _GOOGLES = {
     "do_basic_tokenize": True,
     "tokenize_chinese_chars": True,
@@ -101,7 +101,7 @@ def _read_whole(folder: str) -> tokenizers.Tokenizer | None:
     text = files.read_text(path)
     try:
         return tokenizers.Tokenizer.from_str(text)
-    except Exception as error:  # It raises no particular class.
+    except Exception as error:  # tokenizers raises a plain Exception.
         raise in_file(
             path, f"the file is not a tokenizer: {reason(error)}."
         ) from None
@@ -110,8 +110,8 @@ def _read_whole(folder: str) -> tokenizers.Tokenizer | None:
 def write(folder: str, pretrained: Pretrained, model_max_length: int) -> None:
     """Writes `vocab.txt` and `tokenizer_config.json`.
 
-    transformers builds its tokenizer from these two. There is no
-    `tokenizer.json`, from which transformers 5 would take the vocabulary only.
+    transformers builds its tokenizer from these two. `tokenizer.json` is not
+    written, since transformers 5 would take only the vocabulary from it.
     """
     if pretrained.vocab is not None:
         write_vocabulary(folder, pretrained.vocab)

@@ -26,7 +26,7 @@ INDEX = "model.safetensors.index.json"
 # The dtypes that can be read as float32; F64 only if no number changes.
 FLOATS = ("F32", "F16", "BF16", "F64")
 
-# With a folder in it, a name could lead anywhere on this machine.
+# A name with a folder in it could lead anywhere on this machine.
 _SHARD = re.compile(r"[^/\\]+\.safetensors")
 _SHARDS = Check(
     lambda value: (
@@ -47,7 +47,7 @@ class TensorFiles:
     Attributes:
       path: As given, for messages.
       shapes: Shapes by name.
-      metadata: The strings of the files beside the tensors, by name.
+      metadata: The strings that the files store beside the tensors, by key.
 
     Raises:
       InputError: If a file is missing, damaged, or lacks a tensor.
@@ -131,10 +131,10 @@ def write(
     Args:
       path: The file.
       tensors: Floats by name.
-      metadata: Strings to store beside the tensors, and the format, which
-        PyTorch programs need.
+      metadata: Strings to store beside the tensors. The key "format", which
+        PyTorch programs need, is added.
     """
-    # The library writes memory as it is.
+    # safetensors ignores strides.
     arrays = {n: np.asarray(x, order="C") for n, x in tensors.items()}
     content = safetensors.numpy.save(
         arrays, {"format": "pt", **(metadata or {})}
@@ -150,7 +150,7 @@ def _open(path: str) -> Any:
             path, "there is no such safetensors file. Is the download complete?"
         )
     files.require_file(path)
-    # For an unreadable file, safetensors would say that it does not exist.
+    # Of a file without permission, safetensors says that it does not exist.
     files.open_read(path).close()
     try:
         # The memory map of the file stays valid after the copy is deleted.
@@ -245,8 +245,8 @@ def _match(
 ) -> tuple[dict[WeightName, list[str]], list[str]]:
     """Returns the tensors of each row, and the tensors without a row.
 
-    A row has several if it is stored more than once, as the embedding matrix
-    that masked LM shares.
+    A row has several tensors if files have copies, for example of the embedding
+    matrix that masked LM shares.
     """
     by_name = {row.theirs: row for row in rows}
     sources: dict[WeightName, list[str]] = {}
@@ -293,7 +293,7 @@ def _check_unknown(
 
 
 def _check_tensors(tensors: TensorFiles, names: Sequence[str]) -> None:
-    """Raises InputError if the tensors of a weight differ or are no floats."""
+    """Raises InputError if tensors of a weight differ or are not floats."""
     first, *_ = names
     for name in names:
         dtype = tensors.dtype(name)
@@ -311,5 +311,5 @@ def _check_tensors(tensors: TensorFiles, names: Sequence[str]) -> None:
 
 
 def quoted(names: Sequence[str]) -> str:
-    """Returns the first names; a file can contain any, so they are quoted."""
+    """Returns the first names in quotes, since files can have any names."""
     return listed([name[:80] for name in names], most=4, quote=True)

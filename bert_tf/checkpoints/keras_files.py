@@ -1,7 +1,7 @@
-"""Keras models from checkpoints, and `.keras` files of them.
+"""Builds Keras models from checkpoints; reads and writes `.keras` files.
 
 A `.keras` file contains the configuration. `vocab.txt` and `bert_tf.json` are
-beside it, see `checkpoint.py`.
+beside it; see `checkpoint.py`.
 """
 
 import dataclasses
@@ -58,8 +58,8 @@ _WITH_CODE = (
 def build_model(pretrained: Pretrained) -> keras.Model:
     """Builds the model that a checkpoint describes, with its weights.
 
-    The model has the class of the checkpoint's head. Parts that the class has
-    and the checkpoint lacks are set to zero; see `ModelWeights`.
+    The model has the class of the checkpoint's head. Parts of the class that
+    the checkpoint lacks are set to zero, which `ModelWeights` leaves out.
 
     Args:
       pretrained: A checkpoint that `conversion.plan` accepts.
@@ -82,16 +82,16 @@ def build_model(pretrained: Pretrained) -> keras.Model:
 
 
 def heads_of(model_class: type[keras.Model]) -> list[str]:
-    """Returns the heads that a class of models can have, its own one first."""
+    """Returns the heads that a model class can have, its `head_name` first."""
     head = getattr(model_class, "head_name", None)
     name = HEADS[head].model if head else None
     return [head for head, row in HEADS.items() if row.model == name]
 
 
 def head_of_model(model: keras.Model, weights: Weights) -> str | None:
-    """Returns the head of a model's class that weights are complete for.
+    """Returns the first head of a model's class that has all its weights.
 
-    "encoder" if they lack the head; None for an unknown class.
+    If every head lacks some, returns "encoder"; for an unknown class, None.
     """
     heads = heads_of(type(model))
     if not heads:
@@ -109,7 +109,7 @@ def random_weights(model: keras.Model) -> Sequence[str]:
     """
     names, before = getattr(model, "random_variables", None) or ((), None)
     if not names or any(x.quantization_mode for _, x in dense_layers(model)):
-        return ()  # The values of a quantized model have changed.
+        return ()  # Quantization changed the values, so checksums differ.
     variables = checkpoint_variables(model)
     if checksum({name: variables[name] for name in names}) == before:
         return names
@@ -121,7 +121,7 @@ def warn_if_random(model: keras.Model) -> None:
     """Warns once if outputs depend on random weights."""
     if model.is_warned_of_random:
         return
-    # Once is enough: computing the checksum for each answer is slow.
+    # Warns once, since computing the checksum for each answer is slow.
     model.is_warned_of_random = True
     warn_of_random(model, "Call fit first")
 
@@ -140,8 +140,8 @@ def warn_of_random(model: keras.Model, advice: str) -> None:
 class ModelWeights(Weights):
     """The weights of a Keras model, LoRA adapters merged.
 
-    A pooler or head that the checkpoint lacked is left out: its matrices are
-    zero, see `build_model`, or they are still random.
+    A pooler or head that the checkpoint lacked is left out. Its matrices are
+    zero after `build_model`; otherwise they are still random.
     """
 
     def __init__(self, model: keras.Model, path: str):
@@ -197,7 +197,7 @@ def read(path: str) -> Pretrained:
 
 
 def is_keras(path: str) -> bool:
-    """Returns whether a path is that of a `.keras` file, or of its folder."""
+    """Returns whether a path is a `.keras` file, or a folder with one."""
     return path.endswith(".keras") or files.exists(f"{path}/{KERAS_FILE}")
 
 
@@ -220,12 +220,12 @@ def load_model(
     For the weights only, of any format, see `load_checkpoint`.
 
     Args:
-      path: A `.keras` file of a model with classes of bert_tf in it.
+      path: A `.keras` file of a model that contains classes of bert_tf.
       custom_objects, compile, safe_mode: See Keras's function.
 
     Raises:
-      InputError: If the file is missing, damaged or not a `.keras` file, or has
-        code in it, which Keras runs with `safe_mode=False` only.
+      InputError: If the file is missing, damaged or not a `.keras` file, or
+        contains code, which Keras runs only with `safe_mode=False`.
     """
     path = _file_at(files.path_text(path))
     objects: list[dict[str, Any]] = []

@@ -1,8 +1,8 @@
 """Pre-trained weights: opens checkpoints of every format and fills models.
 
 A checkpoint may be for another task than the model. `kept_weights` compares
-them, with the same messages for scripts and Python; the task is a
-`tasks.task.FineTuningTask`, or a `Wanted` where less is known.
+them, for scripts and Python. Its argument `wanted` describes the model: a
+`tasks.task.FineTuningTask`, or a `Wanted` if less is known.
 """
 
 import dataclasses
@@ -83,7 +83,7 @@ def load_checkpoint(
     if not isinstance(model, keras.Model):
         raise wrong_value("The first argument", "the model to fill", model)
     path = files.path_text(path, "The second argument, the checkpoint,")
-    # Before a download, which would be useless for another model.
+    # Checked before a download, which would be useless for another model.
     _variables(model)
     return fill(model, open_pretrained(path), may_lack)
 
@@ -221,11 +221,11 @@ def casing_of_name(path: str) -> bool | None:
 
 
 def compare_configs(config: BertConfig, pretrained: Pretrained) -> None:
-    """Compares options that change the outputs but no shapes.
+    """Compares options that change the outputs but not the shapes.
 
-    A different activation is logged only: Google's weights are published with
-    both forms of GELU. So is a different direction of attention, since training
-    may continue with another one.
+    Logs a warning for a different activation, since Google's weights are
+    published with both forms of GELU, and for a different direction of
+    attention, since training may continue with another one.
 
     Raises:
       InputError: If the number of attention heads differs.
@@ -252,14 +252,14 @@ def compare_configs(config: BertConfig, pretrained: Pretrained) -> None:
             )
 
 
-# Whether a checkpoint fits a task, and which of its parts are kept.
+# Compares a checkpoint with a task, and selects the weights to keep.
 
 _SPAN_WEIGHTS = "cls/squad/output_weights"
 
 
 @dataclasses.dataclass(frozen=True)
 class Wanted:
-    """The head that a model needs; None means as in the checkpoint.
+    """The head that a model needs; None accepts any value.
 
     Attributes:
       head: A key of `huggingface_names.HEADS`.
@@ -281,8 +281,8 @@ def head_difference(
 ) -> str | None:
     """Returns how a checkpoint's head differs from the wanted one, or None.
 
-    The names of labels are compared for training only: otherwise the task has
-    the model's labels, or the user has renamed them.
+    The names of labels are only compared to train: otherwise the task has the
+    model's labels, or the user has renamed them.
     """
     shapes = pretrained.weights.shapes
     shape = shapes.get("output_weights")
@@ -310,7 +310,7 @@ def head_difference(
 def kept_weights(
     pretrained: Pretrained, wanted: Any, is_trained: bool = True
 ) -> Weights:
-    """Returns the weights of a checkpoint, with its head if that fits.
+    """Returns the weights of a checkpoint, with its head if the head fits.
 
     Training may start from a model of another task, for example RTE from a
     model of MNLI; a warning says that its head is not used.
@@ -356,7 +356,7 @@ def _wanted_classes(
     labels: Sequence[str] | None,
     num_labels: int | None,
 ) -> Wanted:
-    """Returns the head for classes of a model.
+    """Returns `wanted` with the number of outputs, the labels and the problem.
 
     The head of the checkpoint fits if it has the same labels, in any order, or
     the same number of unnamed classes, which then get the names.
@@ -395,7 +395,7 @@ def _wanted_classes(
 def warn_of_problem(pretrained: Pretrained, problem_type: str) -> None:
     """Warns if a head is recorded with a different problem type."""
     theirs = pretrained.problem_type
-    # One output may be read as a number or as the logit of one label.
+    # A regression's output may also be used as the logit of a label.
     if theirs in (None, "regression", problem_type):
         return
     if problem_type != "regression":
@@ -418,7 +418,7 @@ def require_activation(
 
 
 def require_teacher(teacher: Any, task: Any, name: str) -> None:
-    """Raises InputError unless a model can be the teacher of another.
+    """Raises InputError unless a model can be the teacher of a task.
 
     The labels are compared by `tasks.distillation.label_order`.
 
@@ -498,7 +498,7 @@ def make_model(
     has_pooler = "bert/pooler/dense/bias" in pretrained.weights
     defaults: dict[str, Any] = {"add_pooling_layer": has_pooler}
     if pretrained.classifier_dropout is not None:
-        # As in transformers, for a new head too.
+        # For a new head too, as in transformers.
         defaults["dropout"] = pretrained.classifier_dropout
     options = {n: x for n, x in defaults.items() if n in accepted} | options
     wanted = Wanted(head, kind)
@@ -541,7 +541,7 @@ def _record_random(model: keras.Model, path: str, report: Report) -> None:
     variables = checkpoint_variables(model)
     random = {name: variables[name] for name in report.missing}
     log, hint = logging.info, ""
-    # A pooler that the head does not use is frozen.
+    # Not for a pooler that the head does not use, which is frozen.
     if any(variable.trainable for variable in random.values()):
         log, hint = logging.warning, ". They are random until trained"
     log("%s from %s: %s%s", type(model).__name__, path, report, hint)
@@ -550,7 +550,7 @@ def _record_random(model: keras.Model, path: str, report: Report) -> None:
 
 
 def options_of(model_class: type[keras.Model]) -> set[str]:
-    """Returns the options of `from_pretrained` of a class of models."""
+    """Returns the options that a model class's `from_pretrained` accepts."""
     arguments = {
         name
         for base in model_class.__mro__

@@ -28,7 +28,7 @@ CACHE = "BERT_TF_CACHE"
 MODELS_URL = "BERT_TF_MODELS_URL"
 GOOGLE = "https://storage.googleapis.com/bert_models"
 
-# What a failed download, the disk and a damaged zip file raise.
+# What failed downloads, full disks and damaged zip files raise.
 _FAILURES = (
     *(OSError, EOFError, ValueError, RuntimeError),
     *(zipfile.BadZipFile, zlib.error),
@@ -67,8 +67,8 @@ _NAMES_BY_DATE = {
 }
 
 
-# `DATE/NAME` of each model, by `NAME` and by `DATE/NAME`. The first date comes
-# last: uncased_L-12_H-768_A-12 alone is the model of 2018, as in the paper.
+# `DATE/NAME` of each model, by `NAME` and by `DATE/NAME`. The oldest model of a
+# name wins: uncased_L-12_H-768_A-12 is the model of 2018, as in the paper.
 MODELS = {
     key: f"{date}/{name}"
     for date, names in reversed(_NAMES_BY_DATE.items())
@@ -180,18 +180,18 @@ def _cache() -> str:
 
 
 def _extract(url: str, folder: str) -> None:
-    """Downloads a zip, and writes the files that a model needs to a folder.
+    """Downloads a zip, and extracts the files that a model needs to a folder.
 
-    They are at the top of the zip, as in the zips of 2020, or in one folder.
-    Names in a zip are only compared, never used as paths.
+    The zips of 2020 have them at the top, older ones in a folder. Names in a
+    zip are only compared, never used as paths.
     """
     import keras
 
     try:
-        # The standard output may be a file of answers.
+        # Keras prints progress, but stdout may be a file of answers.
         with contextlib.redirect_stdout(sys.stderr):
             path = keras.utils.get_file("model.zip", url, cache_dir=folder)
-    except Exception as error:  # It raises no particular class.
+    except Exception as error:  # Keras raises a plain Exception.
         raise InputError(reason(error)) from error
     with zipfile.ZipFile(path) as zipped:
         members = {

@@ -37,7 +37,7 @@ _TRANSFORMER = "sentence_bert_config.json"
 _SETTINGS = "config_sentence_transformers.json"
 FILES = (MODULES, _POOLING, _TRANSFORMER, _SETTINGS)
 
-# The modules of models that can be read.
+# The modules of the supported models.
 _ORDERS = (
     ["Transformer", "Pooling"],
     ["Transformer", "Pooling", "Normalize"],
@@ -82,7 +82,7 @@ def read(folder: str, longest: int) -> dict[str, Any]:
       longest: The largest sequence length of the model.
 
     Returns:
-      Fields of `Pretrained` by name; none if there is no modules.json.
+      Fields of `Pretrained` by name; {} if there is no modules.json.
 
     Raises:
       InputError: If a file is missing or invalid.
@@ -133,8 +133,8 @@ def read(folder: str, longest: int) -> dict[str, Any]:
 def _modules(path: str) -> list[tuple[str, str]]:
     """Returns the class and the folder of each module.
 
-    A Transformer outside of the root, or another module in it, has its folder
-    in its name too.
+    The folder is added to a class that is unsupported there: a Transformer
+    outside of the root, or another module in the root.
     """
     modules = []
     for module in read_json(path, {}, list):

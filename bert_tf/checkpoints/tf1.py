@@ -1,4 +1,4 @@
-"""Checkpoints in TensorFlow 1's format: Google's, and those that we train.
+"""Checkpoints in TensorFlow 1's format: Google's and bert_tf's.
 
 The variables have this project's names, so nothing is translated:
 
@@ -42,7 +42,7 @@ _UNREADABLE = (tf.errors.OpError, LookupError, RuntimeError, ValueError)
 
 _ENDING = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
 _TEMPORARY = ".tmp-"
-# Bytes of a tensor in the index, with its name; BERT's take 30 to 40.
+# Bytes of a tensor's entry in the index; those of BERT have 30 to 40.
 _INDEX_ENTRY = 40
 # A file of a training checkpoint: its step and kind. TF1 also wrote `.meta`,
 # and several data files.
@@ -265,7 +265,7 @@ class CheckpointManager:
         write(prefix, tensors)
         steps = [earlier for earlier in self.steps() if earlier <= step]
         remaining = steps[-self.keep :]  # All steps if `keep` is 0.
-        # Where TF1 finds the newest one.
+        # TF1 reads this file to find the newest checkpoint.
         names = [os.path.basename(self.prefix(step)) for step in remaining]
         lines = [f'model_checkpoint_path: "{names[-1]}"']
         lines += [f'all_model_checkpoint_paths: "{name}"' for name in names]
@@ -296,7 +296,7 @@ class CheckpointManager:
 
 # Whole models: the weights and the files beside them.
 
-# The parts of a model by their variables; sizes do not matter.
+# The part of the model that has each variable; sizes do not matter.
 _PARTS = {x.ours: x.part for x in rows(BertConfig(1, num_hidden_layers=1))}
 
 
@@ -317,7 +317,7 @@ def read(path: str) -> Pretrained:
 
 
 def head_of(names: Iterable[str]) -> str | None:
-    """Returns the head that variables belong to by name, if unambiguous."""
+    """Returns the head that the names of variables determine, or None."""
     # Google's models always have a pooler.
     parts = {_PARTS[name] for name in names if name in _PARTS}
     return head_of_parts(parts | {"pooler"})

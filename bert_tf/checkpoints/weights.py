@@ -1,7 +1,7 @@
 """Weights by name, and how they fill the variables of a model.
 
-Does not import TensorFlow: weights may come from any file and go into the
-variables of any Keras backend.
+Does not import TensorFlow: weights of any file fill variables of any Keras
+backend.
 """
 
 import dataclasses
@@ -59,7 +59,7 @@ class Selection(Weights):
 
 
 def is_adapter(name: str) -> bool:
-    """Returns whether a variable is half of a LoRA adapter, or its moment."""
+    """Returns whether a variable is half a LoRA adapter, or a slot of one."""
     return "/lora_kernel_" in name
 
 
@@ -84,7 +84,7 @@ class Merged(Selection):
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """The names that were matched, or not, when weights were read.
+    """The names that `restore` could match, or not.
 
     Attributes:
       filled: Variables that got a value from the checkpoint.
@@ -116,8 +116,8 @@ def restore(
       variables: The variables by name.
       weights: The weights.
       may_lack: Regular expression of variables that may be missing and then
-        keep their value, but only together with all others of their scope: half
-        a head is a mistake. Empty if no variable may be missing.
+        keep their value. A scope must be missing as a whole, since half a head
+        is a mistake. Empty if no variable may be missing.
 
     Raises:
       InputError: A shape differs or a variable is missing.
@@ -222,11 +222,11 @@ def _check_missing(
 
 
 def scope_of(name: str) -> str:
-    """Returns the first two scopes, a part that checkpoints have or lack whole.
+    """Returns the first two scopes, which name a part such as a head.
 
     cls/predictions/transform/dense/kernel -> cls/predictions;
-    bert/pooler/dense/bias -> bert/pooler; output_bias -> "". LoRA adapters are
-    a part too.
+    bert/pooler/dense/bias -> bert/pooler; output_bias -> "". All LoRA adapters
+    are one part.
     """
     if is_adapter(name):
         return "lora"

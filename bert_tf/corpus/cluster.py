@@ -15,9 +15,9 @@ The records equal `creation`'s, byte for byte.
 
 `plan_tasks` divides the files into ranges of bytes. A document belongs to the
 range in which the break before it begins: a blank line, the start of the file,
-or its own line of JSON. The worker with that range reads past its end until the
-document ends; the worker with the next range begins with its first break. So no
-text has to be read from the start of a file. A compressed file is one range.
+or its own line of JSON. A worker begins at the first break of its range and
+reads past the end of the range until the last document ends. So no text has to
+be read from the start of a file. A compressed file is one range.
 """
 
 import collections
@@ -95,9 +95,9 @@ class TaskReport:
 
 
 def plan_tasks(paths: Sequence[str], text_bytes: int) -> list[ReadingTask]:
-    """Divides files into tasks of `text_bytes`, or about MAX_TASKS if fewer.
+    """Divides files into tasks of `text_bytes`, or into MAX_TASKS larger ones.
 
-    A compressed file is one task.
+    Both numbers are approximate. A compressed file is not divided.
     """
     sizes = list(map(_text_size, paths))
     text_bytes = max(text_bytes, sum(sizes) // MAX_TASKS)
@@ -221,8 +221,8 @@ def _next_stop(block: EncodedBlock, size: int) -> int:
     return open_from or size
 
 
-# A section: its position; the number of documents; whether the first one
-# continues from the section before; the sentences of it and of the section.
+# A section: its position; its number of documents; whether the first document
+# began before it; the sentences of the first document in it; all its sentences.
 ENTRY = np.dtype(
     [
         ("task", np.int64),
@@ -317,7 +317,7 @@ class SectionTable:
         """Returns the sections in which segments begin: int64 [n].
 
         Args:
-          documents: Integers [n], the numbers of their documents.
+          documents: Integers [n], the document of each segment.
           points: float64 [n], where to begin, as a fraction of the document.
         """
         last = np.searchsorted(self.first_document, documents, "right") - 1
@@ -360,11 +360,11 @@ def require_once(arrived: int, different: int, expected: int) -> None:
 def _num_copies(documents: np.ndarray, fractions: np.ndarray) -> np.ndarray:
     """Returns how many workers share the requests to each section: int64 [n].
 
-    All documents get equally many requests, short or long, so a section of
-    many short documents gets more than a section of few. With these copies no
-    worker gets more requests than an average section, and there are fewer than
-    twice as many copies as sections. `fractions` [n] says how much of its first
-    document each section has.
+    Short and long documents get equally many requests, so a section of many
+    short documents gets more than a section of few. With these copies no worker
+    gets more requests than an average section, and there are fewer than twice
+    as many copies as sections. `fractions` [n] is the share of its first
+    document that each section has.
     """
     load = documents - 1 + fractions
     return np.ceil(load / load.sum() * len(load)).astype(np.int64)
@@ -509,7 +509,7 @@ def _groups(*keys: np.ndarray) -> Iterator[np.ndarray]:
 def replicate(
     section: TextSection, table: SectionTable
 ) -> Iterator[tuple[Address, TextSection]]:
-    """Yields a section for each worker that completes requests to it."""
+    """Yields the section once for each worker that completes its requests."""
     index = table.index(section.position)
     return (((index, copy), section) for copy in range(table.copies[index]))
 

@@ -274,7 +274,7 @@ def serialize_chunk(
         masked_as_random=masked.num_random,
         masked_as_kept=masked.num_kept,
     )
-    # In pieces of one size, since the bytes of a gzip file depend on them.
+    # The bytes of a gzip file depend on the pieces: their size is fixed.
     pieces = []
     for start in range(0, len(spans), DEFAULT_SIZES.instances):
         rows = slice(start, start + DEFAULT_SIZES.instances)
@@ -321,8 +321,8 @@ def create(
         contextlib.ExitStack() as stack,
         processes.Pool(num_workers) as pool,
     ):
-        # An ExitStack closes in reverse order: the manifest, opened first, is
-        # renamed last, after the files it describes.
+        # An ExitStack closes in reverse order. The manifest is opened first, so
+        # that it is renamed last, after the files that it describes.
         manifest_file, *shard_files = [
             stack.enter_context(files.atomic_writer(path))
             for path in [files.manifest_path(outputs[0]), *outputs]
@@ -484,8 +484,9 @@ def check_text(config: CreationConfig, counts: Mapping[str, int]) -> None:
             advice = "Put blank lines between documents, and only there,"
         raise InputError(
             "Next-sentence prediction needs several documents of several "
-            f"sentences, one per line; the text has {documents:,} with "
-            f"{sentences:,} in all. {advice} or pass `next_sentence=False`."
+            f"sentences, one per line; found {documents:,} document(s), "
+            f"{sentences:,} sentence(s). {advice} or pass "
+            "`next_sentence=False`."
         )
 
 

@@ -32,8 +32,8 @@ class PieceSizes:
 
 
 DEFAULT_SIZES = PieceSizes()
-# A cluster shuffles the instances of each pair of pieces as one value: with
-# small pieces, every instance would be a value.
+# A cluster moves the instances that go from one section to one chunk together.
+# With small chunks, it would move each instance alone.
 CLUSTER_SIZES = PieceSizes(instances=1 << 14)
 
 

@@ -158,8 +158,8 @@ class EncodedBlock:
     """The token ids of the sentences of a TextBlock.
 
     `breaks` are the sentences that begin a new document: after a blank line, at
-    each line of JSON Lines and at the start of a file. The end, s, means that
-    the next block begins a new document.
+    each line of JSON Lines and at the start of a file. The break s, after the
+    last sentence, means that the next block begins a new document.
     """
 
     path: str
@@ -298,7 +298,7 @@ class Section:
     """Consecutive documents; the section begins and ends where pieces do."""
 
     corpus: Corpus  # The section's sentences and (parts of) documents.
-    first_document: int  # The number of the first one in the whole text.
+    first_document: int  # The number of the first document in the text.
     skipped: int  # The sentences of that document before the section.
 
     def pieces(self, size: int) -> Pieces:
@@ -365,7 +365,7 @@ def write_corpus(folder: str, blocks: Iterable[EncodedBlock]) -> int:
     num_tokens = num_sentences = num_documents = last_break = 0
 
     def end_documents(breaks: np.ndarray) -> None:
-        """Ends a document before each of these sentences, if not empty."""
+        """Ends the document before each of these sentences, unless empty."""
         nonlocal num_documents, last_break
         breaks = breaks[breaks > last_break]
         document_file.write(breaks)

@@ -17,8 +17,8 @@ from bert_tf.errors import InputError
 
 # The training stream is sorted by length within windows of this many batches.
 # Longer windows have less padding; shorter ones mix examples better. With 100
-# batches of 32, padding is within 3 % of a sorted epoch. In a short epoch a
-# window is a quarter of the epoch, so that batches differ between epochs; for
+# batches of 32, padding is within 3 % of a sorted epoch. A window is at most a
+# quarter of the epoch, so that batches differ between short epochs, too. For
 # MRPC, padding is still within 3 %.
 _MOST_BATCHES_SORTED = 100
 _WINDOWS_PER_EPOCH = 4
@@ -34,8 +34,8 @@ class Features:
     Attributes:
       arrays: From the name of a feature to an array [n, *shape]: float32, or
         int8 if all values fit, otherwise int32.
-      lengths: The number of tokens of each example up to the last one that is
-        not padding, int32 [n]; of the longest choice for multiple choice.
+      lengths: The length of each example without the padding at its end, int32
+        [n]. If an example has several sequences, the longest counts.
       max_seq_length: The sequence length of the records.
       sequences: The features whose last axis has that length.
     """

@@ -47,7 +47,7 @@ def key(
     sources: Iterable[str] = (),
     reading: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Returns everything that shapes records, as JSON values.
+    """Returns everything that determines records, as JSON values.
 
     Args:
       encoding: How examples become features: a dataclass with a `vocab`.
@@ -114,7 +114,7 @@ def write_records(
 
 def _reusable(path: str, wanted: Mapping[str, Any]) -> dict[str, Any] | None:
     """Returns the manifest of a file with the same records, or None."""
-    reason = "there are none, or they are damaged"
+    reason = "there is no undamaged file"
     manifest_path = files.manifest_path(path)
     if files.exists(path) and files.exists(manifest_path):
         with contextlib.suppress(InputError):
@@ -140,7 +140,7 @@ def _write(
     """Writes the records and the manifest; returns the manifest."""
     digest, num_bytes, num_records, num_cut = hashlib.sha256(), 0, 0, 0
     with (
-        # Opened first, the manifest is renamed last, after its records.
+        # Opened first, so that it is renamed last, after the records.
         files.atomic_writer(files.manifest_path(path)) as manifest_file,
         files.atomic_writer(path) as record_file,
     ):

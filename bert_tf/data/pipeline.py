@@ -1,8 +1,8 @@
 """Batches with tf.data, of record files, of files in memory and of arrays.
 
-The training stream is one global sequence of examples, the same for any number
-of hosts and devices, each of which reads its share. It depends only on the
-files and the seed, so that training can resume at any example.
+The training stream is one global sequence of examples; each host reads its
+share. The sequence depends only on the files and the seed, not on the number of
+hosts and devices, so that training can resume at any example.
 """
 
 import contextlib
@@ -89,19 +89,19 @@ def training_dataset(
         parsed.
       num_shards: The number of readers that share the stream.
       shard: This reader's number, from 0. It reads every `num_shards`-th
-        example, so that the k-th batches of all shards together are the k-th
-        batch of `num_shards * batch_size` examples of a single reader.
+        example. The k-th batches of all shards together have the examples of
+        the k-th batch of a single reader.
       vocab_size: If given, token ids outside the vocabulary are an error, which
         `input_errors` explains.
-      packing: If given, the stream consists of rows that several examples
-        share, and the numbers of examples above count rows. To skip whole
-        epochs, all files are read once for the lengths of their examples.
+      packing: If given, several examples share a row, and `batch_size` and
+        `start_example` count rows. To skip whole epochs, all files are read
+        once for the lengths of their examples.
       counts: How many records of each file to read, from
         `records.find_readable`; None if the files are undamaged.
 
     Returns:
-      Batches: a dict of tensors [batch_size, *shape], int32 or float32, of the
-      features of the schema or of those that `SequencePacking.join` returns.
+      Batches: a dict of tensors [batch_size, *shape], int32 or float32: the
+      features of the schema or, with `packing`, of `SequencePacking.join`.
 
     Raises:
       InputError: A file cannot be read, or its records do not fit the schema.
@@ -154,16 +154,16 @@ def evaluation_dataset(
     Arguments and errors are the same as for `training_dataset`, except:
 
     Args:
-      max_examples: The number of examples to read over all shards; None for
-        all.
+      max_examples: The largest number of examples to read over all shards;
+        None for all.
       packing: If given, several examples share a row, and `batch_size`, `shard`
         and `example_index` count rows. The examples are the same.
 
     Returns:
-      Batches: a dict of tensors [batch_size, *shape], int32 or float32, with
-      two more, int32 [batch_size]: `is_real_example`, 0 for padding examples,
-      including those marked so in the file; and `example_index`, the number of
-      the example among all shards' examples, -1 for padding.
+      Batches as from `training_dataset`, with two more features, int32
+      [batch_size]: `is_real_example`, 0 for padding examples, including those
+      marked so in the file; and `example_index`, the number of the example
+      among all shards' examples, -1 for padding.
     """
     record_files = RecordFiles(files, schema, counts)
     total = record_files.count(max_examples)
@@ -318,7 +318,7 @@ def parser(
 
     def parse(serialized: tf.Tensor) -> _Batch:
         features = tf.io.parse_example(serialized, spec)
-        # The embedding of another id would be NaN, zeros or another row.
+        # An id outside the table would get NaN, zeros or another row.
         for name in VOCABULARY_FEATURES:
             if vocab_size is not None and name in features:
                 smallest = tf.reduce_min(features[name])
@@ -394,8 +394,8 @@ def training_batches(
 ) -> tf.data.Dataset:
     """Returns a shuffled stream of batches that can start anywhere.
 
-    A batch holds examples of similar length; which ones does not depend on the
-    padding. For the other arguments see `training_dataset`.
+    A batch holds examples of similar length, the same ones for any padding. For
+    the other arguments see `training_dataset`.
 
     Args:
       features: The examples.
@@ -534,8 +534,8 @@ def with_datasets(
       shuffle: The default of the argument `shuffle`.
 
     Returns:
-      Equivalent arguments. Those that need more than batches of arrays are
-      returned as they are.
+      Equivalent arguments; the same ones if a dataset cannot replace the
+      arrays.
     """
     if any(arguments.get(name) for name in _READ_BY_KERAS):
         return dict(arguments)
@@ -563,7 +563,7 @@ def _array_dataset(
 ) -> tf.data.Dataset | None:
     """Returns batches of inputs, targets and weights, or None.
 
-    `columns` are an array or a dict of arrays; then arrays, or None at the end.
+    `columns` are an array or a dict of arrays, then arrays or None.
     """
     given = [x for x in columns if x is not None]
     inputs, *others = given or [None]

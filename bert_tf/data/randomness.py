@@ -1,8 +1,8 @@
 """Random numbers and shuffles that do not depend on how work is divided.
 
 Random numbers are functions of names. A name is a few integers: a document, a
-pass, a step. It gives a key, and a key gives any number of random numbers, each
-by its index. No generator state is passed on, so work can be divided and
+pass, a step. Each name has a key, and a key has any number of random numbers,
+each with an index. No generator state is passed on, so work can be divided and
 ordered in any way with the same result:
 
     keys = randomness.keys(seed, documents, passes)  # one key for each pair
@@ -59,14 +59,14 @@ def subkeys(parents: np.ndarray, name: np.ndarray | int) -> np.ndarray:
 
 
 def uniform(keys: np.ndarray, index: np.ndarray | int) -> np.ndarray:
-    """Returns number `index`, from 0, of each key, in [0, 1): float64."""
+    """Returns random number `index` of each key: float64 in [0, 1)."""
     return (_bits(keys, index) >> np.uint64(11)) * 2.0**-53
 
 
 def below(
     keys: np.ndarray, index: np.ndarray | int, limit: np.ndarray | int
 ) -> np.ndarray:
-    """Returns number `index` of each key, in [0, limit): int64 [n].
+    """Returns random number `index` of each key: int64 [n] in [0, limit).
 
     `limit` is from 1 to 2 ** 53: integers [n], or one for all.
     """
@@ -106,7 +106,7 @@ def permute(
 
     Needs no memory for the shuffle: it is a keyed permutation that is computed
     for each rank. For example, permute(np.arange(5), 5, seed=7) has each of 0
-    to 4 once, and permute(np.array([3]), 5, seed=7) is its fourth item.
+    to 4 once; permute(np.array([3]), 5, seed=7) returns only the fourth.
 
     A rank is split into two digits, left and right, in a base whose square is
     at least `size`. Each round of this Feistel network maps (left, right) to

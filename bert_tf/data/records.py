@@ -4,8 +4,8 @@ A TFRecord file is a sequence of frames: the length (uint64), the masked
 CRC-32C of those 8 bytes (uint32), the data, the masked CRC-32C of the data
 (uint32), all little-endian.
 
-Writing and checking do not import TensorFlow, so that worker processes start
-quickly.
+Writing, counting and verifying records do not import TensorFlow, so that worker
+processes start quickly.
 """
 
 import contextlib
@@ -53,7 +53,7 @@ def encode_batch(
     Args:
       schema: The features of an example.
       batch: For each feature an array [n, *shape] of integers or floats. A call
-        costs as much as about 400 more rows, so pass a thousand or more.
+        has a fixed cost, that of about 400 rows: pass a thousand or more.
 
     Returns:
       n serialized `tf.train.Example` protos, keys in sorted order.
@@ -196,7 +196,7 @@ def frame(records: Iterable[bytes]) -> bytes:
 
     Several processes can write the parts of one file: concatenated TFRecord
     files are a TFRecord file. The same holds for gzip files, but TensorFlow
-    stops reading at one that holds no data.
+    stops reading at a part without data.
     """
     return b"".join(
         piece
@@ -406,7 +406,7 @@ def _count_readable(path: str) -> tuple[int, InputError | None]:
     readable = tf.data.TFRecordDataset(path, compression).ignore_errors()
     count = int(readable.reduce(np.int64(0), lambda n, _: n + 1))
     if not count and not isinstance(fault, DamageError):
-        raise fault  # It may have another format.
+        raise fault  # The file may have another format.
     return count, fault
 
 

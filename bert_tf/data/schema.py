@@ -79,8 +79,8 @@ def classification_schema(
       problem: One of `examples.PROBLEMS`, or "similarity".
       num_labels: The number of classes, for multi-label classification.
       num_choices: The number of choices, for multiple choice.
-      has_windows: Whether a row is a window of a text, so that there are also
-        `window_numbers`, 0 for the first of a text, and `num_windows`.
+      has_windows: Whether a row is a window of a text and also has its
+        `window_numbers`, from 0 in each text, and `num_windows` of the text.
     """
     sides = {"multiple_choice": (num_choices,), "similarity": (2,)}
     label = Feature(
@@ -112,8 +112,8 @@ def span_schema(max_seq_length: int) -> Schema:
     `start_positions` and `end_positions` are the positions of the answer's
     first and last token, or 0, the position of [CLS], if the answer is unknown
     or not in the window. `is_impossible` is 1 if the context does not contain
-    the answer. They are those of `FeatureWriter` in the original's
-    `run_squad.py`, which omits the last three for prediction.
+    the answer. The original's `run_squad.py` has the same features (in
+    `FeatureWriter`), but omits the last three for prediction.
     """
     return (
         Feature("unique_ids", ()),

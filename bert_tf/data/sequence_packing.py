@@ -37,7 +37,7 @@ class SequencePacking:
 
     Attributes:
       max_examples: K, the maximum number of examples in a row. A larger K
-        costs next to nothing: a row has K pooled vectors.
+        costs little: one more pooled vector per row.
       window: The number of examples that are packed together. With 1,024, 97
         to 99 % of the tokens are not padding; larger windows give fuller rows.
     """
@@ -207,8 +207,8 @@ def size_schema(schema: Schema) -> Schema:
 def first_fit(sizes: tf.Tensor, room: Sequence[int]) -> tf.Tensor:
     """Puts items, the largest first, each into the first row with room.
 
-    Items of one size are placed together, because the first row takes as many
-    of them as fit, then the second: the loop is over sizes, not over items.
+    Items of one size are placed at once: the first row takes as many as fit,
+    then the second. So the loop is over sizes, not over items.
 
     Sizes 5 1 7 6 5 4 and rows of 10 give the rows 7 1, 6 4 and 5 5.
 

@@ -51,12 +51,12 @@ def read(
         the header or its key in JSON, its number, or a tuple of these. A name
         with several columns gets a tuple of values.
       has_header: Whether the first row of a table is a header.
-      optional: Names whose columns may be missing. If the header lacks the
-        column, the dict lacks the name; if only the row lacks it, the value is
-        None.
+      optional: Names whose columns the file may lack. If the header lacks the
+        column, the dict lacks the name. Without names in a header, and in
+        JSON, the value is None.
       skip: Called with a description and the place of each row that is skipped
         because it has the wrong number of columns or lacks a key. By default
-        such a row is an error; a key that the first row lacks always is.
+        such a row is an error. A key that the first row lacks always is one.
       check_header: Called with the cells of the header by name and its place,
         if all columns were passed by number: the header may be an example.
 

@@ -4,13 +4,13 @@
         --input=uncased_L-12_H-768_A-12 --output_dir=bert-base \\
         --to=huggingface --verify
 
-reads a TF1 checkpoint (a prefix or a directory; bert_tf trains in that
+writes a directory with the weights, the configuration and the vocabulary. The
+input is a TF1 checkpoint (a prefix or a directory; bert_tf trains in that
 format), a Hugging Face folder, `hf://owner/name[@revision]`, a `.keras` file or
-one of Google's models by name, and writes a directory with the weights, the
-configuration and the vocabulary. It reports what became of every variable. If a
-variable is unknown, it fails and writes nothing. `--verify` runs both models on
-a few inputs and compares them: a second for a small model, a minute for
-BERT-Large.
+one of Google's models by name. The job reports what became of every variable.
+If a variable is unknown, it fails and writes nothing. `--verify` runs both
+models on a few inputs and compares their outputs, which takes a second for a
+small model and a minute for BERT-Large.
 """
 
 import dataclasses
@@ -88,7 +88,7 @@ class ConvertCheckpointConfig(Options):
 
 
 def run(config: ConvertCheckpointConfig) -> str:
-    """Converts a checkpoint, verifies it and prints a report.
+    """Converts a checkpoint, verifies it with --verify, and prints a report.
 
     Returns:
       The new folder.

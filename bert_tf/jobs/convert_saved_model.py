@@ -7,13 +7,13 @@
         --output_dir=/tmp/mrpc_onnx --format=onnx --int8
 
 reads the newest version that --do_export has written and creates a folder with
-`model.onnx`, with --int8 also `model.int8.onnx`, the vocabulary, the labels,
-the model card and a README that says how to run the model. --format=litert
-writes `model.tflite`. The models compute the export's signature `tokens`, from
+`model.onnx`, the vocabulary, the labels, the model card and a README that says
+how to run the model. --int8 adds `model.int8.onnx`; --format=litert writes
+`model.tflite` instead. The models compute the export's signature `tokens`, from
 token ids to numbers: other runtimes have no strings, so they cannot tokenize.
 
-All models are run on a few rows of random words. A table of their sizes and of
-their differences from the export is printed and written to the README. If a
+The job runs all models on a few rows of random words. It prints a table of
+their sizes and differences from the export, and adds it to the README. If a
 float32 model differs by more than rounding, the job fails and writes nothing.
 Converting a model of 6 layers of width 384 takes a minute. Masked language
 models and exports in half precision are not supported.
@@ -86,7 +86,7 @@ def run(config: ConvertSavedModelConfig) -> str:
         table = "| file | MB | largest difference |\n|---|---|---|"
         for name, content in models.items():
             off = runtimes.difference(expected, runtime.run(content, batches))
-            # An int8 model may differ by any finite number.
+            # The outputs of an int8 model only have to be finite.
             if not off < (math.inf if "int8" in name else runtimes.TOLERANCE):
                 raise InputError(
                     f"{config.output_dir} was not written: the outputs of "

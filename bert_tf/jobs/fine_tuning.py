@@ -61,12 +61,12 @@ class Split:
 
     Attributes:
       name: "train"; "dev", which is evaluated; or "test", which is predicted.
-      examples: The examples, as the encoding of the task takes them.
+      examples: The examples, in the form that the task's encoding takes.
       sources: The files that the examples were read from.
       suffix: The suffix of metric and file names, such as "_mismatched".
       num_rows: The number of rows of the examples, if known.
-      is_predicted: Whether it is a test set. A "dev" split may be one too, so
-        that one pass computes its metrics and its predictions.
+      is_predicted: Whether to write its predictions, as for "test". For a "dev"
+        split, one pass then computes metrics and predictions.
       features: The rows of the examples, once they are loaded.
     """
 
@@ -90,8 +90,8 @@ Predict = Callable[[Features], dict[str, np.ndarray]]
 class Steps:
     """The steps that depend on the kind of task.
 
-    These suffice for a task whose `score` needs nothing but its predictions; a
-    job overrides what differs.
+    These suffice for a task whose `score` needs only predictions and examples;
+    a job overrides what differs.
 
     Attributes:
       records: The splits whose rows are written as records and loaded.
@@ -118,7 +118,7 @@ class Steps:
     def evaluate(
         self, split: Split, predict: Predict, folder: str | None
     ) -> dict[str, float]:
-        """Predicts a split; returns the metrics of a "dev" split, otherwise {}.
+        """Predicts a split; returns the metrics of a "dev" split, {} of others.
 
         Args:
           split: The split.
@@ -169,8 +169,8 @@ def fine_tune(
       name: The name of the task, and of an exported model.
       steps: The steps that depend on the kind of task.
       serve: Wraps a model in a `Served`, to export it.
-      metrics: The metrics that --save_best may name, with "eval_". The first
-        decides between several trainings by default. Default: the task's.
+      metrics: The metrics that --save_best may name, with the prefix "eval_".
+        Default: the task's. By default, the first decides between trainings.
       facts: Further facts that all runs of one training share. They replace
         facts of the same name that this run computes.
       inputs: Further files that the run reads.
@@ -188,7 +188,7 @@ def fine_tune(
         loaded = chief_first(
             tuning.strategy,
             functools.partial(_load, config.output_dir, task, splits, steps),
-            "make the records",
+            "write the records",
         )
         estimator, results = _run(config, tuning, loaded, steps)
         release = exported = None
@@ -355,7 +355,7 @@ def write_metrics(
     checksum = estimator.weights_checksum()
     seconds = estimator.train_seconds
     if math.isnan(seconds):
-        # A finished run is evaluated again.
+        # This run only evaluates, so the time of the earlier run is kept.
         before = _results_of(output_dir, checksum)
         seconds = before.get("train_seconds") or math.nan
     write_results(f"{path}.txt", metrics)
@@ -387,10 +387,7 @@ def export_trained(
 
 
 def _results_of(output_dir: str, checksum: str) -> dict[str, Any]:
-    """Returns `eval_results.json`; {} if it belongs to other weights.
-
-    The file may come from an earlier training.
-    """
+    """Returns `eval_results.json`; {} if it belongs to an earlier training."""
     path = os.path.join(output_dir, "eval_results.json")
     results = files.read_json(path) if files.exists(path) else {}
     return results if results.pop("weights_sha256", "") == checksum else {}

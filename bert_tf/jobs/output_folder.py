@@ -1,4 +1,4 @@
-"""The output folder of a training: which run owns it, and what it contains.
+"""The output folder of a training: reserves it, and reads what it records.
 
 `fine_tuning.json` records what a run trains and on which data, so that a run
 with another task, model or training set does not resume the old training.
@@ -50,10 +50,10 @@ def claimed(
     Args:
       config: The options of the run.
       strategy: The devices. The chief claims the folder for all workers.
-      facts: What is trained on which data: `Start.facts` and more.
+      facts: The model and the data: `Start.facts` and more.
       inputs: The data files that the run reads.
-      development_set: The checksum of the examples that select the model, if
-        any do.
+      development_set: The checksum of the "dev" examples; recorded if they
+        select the model.
 
     Raises:
       InputError: The folder cannot be used or holds another run, the run would
@@ -68,7 +68,7 @@ def claimed(
         by_chief(
             strategy,
             lambda: _claim(config, facts, inputs, development_set, stack),
-            "take `output_dir`",
+            "reserve `output_dir`",
         )
         yield
 
@@ -90,7 +90,7 @@ def _claim(
         if config.lora_rank:
             run["facts"]["lora_alpha"] = config.lora_alpha or config.lora_rank
         run["settings"] = _settings(config, development_set)
-        # Evaluating or predicting while another process trains is fine.
+        # Other runs may evaluate or predict while one holds the lock.
         stack.enter_context(locked(folder))
     require_folder(folder)
     here, record = _real(folder), read_record(folder)
@@ -122,7 +122,7 @@ def _claim(
             "would add newer checkpoints. Choose another folder."
         )
     if config.do_export:
-        # If the export cannot be written, the old run should stay.
+        # An old run stays if the new one could not be exported.
         require_export_dir(settings.export_dir(config))
     if replaces:
         _move_away(folder)
@@ -187,7 +187,7 @@ def require_same(
       name: The name of the record.
 
     Raises:
-      InputError: They train something else, or in another way.
+      InputError: The two runs have different facts or settings.
     """
     before = _flat(read_record(folder, name) if is_trained(folder) else {})
     changed = [
@@ -206,7 +206,7 @@ def _flat(record: Mapping[str, Any]) -> dict[str, Any]:
     """Returns facts, settings and the model's configuration by name."""
     facts, chosen = record.get("facts", {}), record.get("settings", {})
     values = {**facts, **facts.get("config", {}), **chosen}
-    # A run that resumes warns that its `init_checkpoint` is not used.
+    # `init_checkpoint` may differ: a run that resumes warns and ignores it.
     return {n: x for n, x in values.items() if n not in ("config", _SOURCE)}
 
 
@@ -218,8 +218,8 @@ def _move_away(folder: str) -> None:
     source = _real(folder)
     names = (f"{source}.replaced-{n}" for n in itertools.count(1))
     target = next(name for name in names if not files.exists(name))
-    # A server may have exports open. The record is moved last: until then, a
-    # rerun after a kill moves the rest.
+    # A server may have exports open. The record is moved last, so that a rerun
+    # after a kill finds it and moves the rest.
     moved = {*_names(source)} - {"export"}
     with files.input_errors("move", folder):
         files.makedirs(target)
@@ -286,10 +286,10 @@ def recorded_facts(folder: str) -> dict[str, Any]:
 
 
 def find_release(config: FineTuningOptions) -> str | None:
-    """Returns the model in --output_dir that a run uses unchanged, if any.
+    """Returns the release in --output_dir if the run does not train, or None.
 
-    Without training, it takes precedence over --init_checkpoint, from which it
-    was trained.
+    The release takes precedence over --init_checkpoint, from which it was
+    trained.
 
     Raises:
       InputError: There is no model to use.
@@ -341,7 +341,7 @@ def require_folder(path: str) -> None:
 
 @contextlib.contextmanager
 def locked(folder: str) -> Iterator[None]:
-    """Keeps other trainings on this machine out of a local output folder.
+    """Locks a local output folder against other trainings on this machine.
 
     A missing folder is created, and removed if nothing was written to it. The
     kernel releases the lock when the process ends, even by SIGKILL. On file

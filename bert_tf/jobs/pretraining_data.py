@@ -32,7 +32,7 @@ from bert_tf.corpus.settings import CreationConfig
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PretrainingDataConfig(CreationConfig):
-    """Options of `create_pretraining_data.py`: what to make, and where."""
+    """Options of `create_pretraining_data.py`: the records and the runner."""
 
     num_workers: int | None = option(
         "Number of processes on this machine. Default: one per CPU. The files "

@@ -38,7 +38,7 @@ _INIT_CHECKPOINT = (
     "folder, hf://OWNER/NAME, a .keras file, or the name of one of Google's "
     "models, such as uncased_L-12_H-768_A-12, which is downloaded once."
 )
-# What options of custom files need.
+# The need of options for custom files; see `Option.needs`.
 _CUSTOM = "task_name=custom"
 
 
@@ -56,11 +56,11 @@ _SPLITS = {"do_train": "train", "do_eval": "dev", "do_predict": "test"}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DeviceOptions(Options):
-    """The devices, with the names of the original's flags."""
+    """The devices and how they compute; TPU options are the original's."""
 
     distribution_strategy: str = option(
-        "Devices to use. auto: the TPU with --use_tpu; otherwise the workers "
-        "of TF_CONFIG, all GPUs or one device, whichever exists first.",
+        "Devices to use. auto: the TPU with --use_tpu; otherwise the first of: "
+        "the workers of TF_CONFIG, several GPUs, one device.",
         default="auto",
         choices=STRATEGIES,
         per_worker=True,
@@ -82,7 +82,7 @@ class DeviceOptions(Options):
     iterations_per_loop: int = option(
         "Largest number of steps per call into TensorFlow. On a TPU, calls run "
         "fewer only at the start and before a checkpoint, log line or "
-        "evaluation; elsewhere, as many as fit into about a second.",
+        "evaluation; other devices run as many as take about a second.",
         default=1000,
         per_worker=True,
     )
@@ -260,7 +260,7 @@ class TableOptions(DataOptions):
     """
 
     header: bool = option(
-        "custom: whether the first line names the columns.",
+        "Whether the first line of a custom file names the columns.",
         default=True,
         needs=_CUSTOM,
     )
@@ -401,7 +401,7 @@ class FineTuningOptions(
     )
     # See `FeatureModel.enable_lora`.
     lora_alpha: float | None = None
-    # What the learning rate is multiplied by from each layer to the one below.
+    # The ratio of a layer's learning rate to the rate of the layer above it.
     layer_rate_decay: float = 1.0
     gradient_checkpointing: bool = option(
         "Whether to recompute activations in the backward pass instead of "
@@ -476,7 +476,7 @@ class DistillationOptions(FineTuningOptions):
 def require_files(*paths: str | None) -> None:
     """Raises InputError if a local file does not exist.
 
-    Other file systems need TensorFlow: the job finds out.
+    Remote files are not checked, since that needs TensorFlow.
     """
     for path in filter(None, paths):
         if not files.is_remote(path):
@@ -486,7 +486,7 @@ def require_files(*paths: str | None) -> None:
 
 @contextlib.contextmanager
 def precision_restored() -> Iterator[None]:
-    """Restores Keras's dtype policy, which `connect` changes, after a job."""
+    """Restores Keras's dtype policy after the block: `connect` changes it."""
     import keras
 
     before = keras.config.dtype_policy()
@@ -520,8 +520,8 @@ def distribution_config(config: DeviceOptions) -> "DistributionConfig":
     """Returns the devices that the options name."""
     from bert_tf.training.distribution import DistributionConfig
 
-    # Scripts often pass --tpu_name and --use_tpu from variables. As in the
-    # original, a name without --use_tpu selects no TPU.
+    # Scripts often pass --tpu_name always, and --use_tpu from a variable. As in
+    # the original, a name without --use_tpu selects no TPU.
     strategy = config.distribution_strategy
     wants_tpu = config.use_tpu or strategy == "tpu"
     return DistributionConfig(

@@ -2,7 +2,7 @@
 
 Command lines of google-research/bert name each file. Here, values that a
 command line leaves out come from the checkpoint. Values that contradict its
-casing or its sizes are errors; another vocabulary or activation is a warning.
+casing or its sizes are errors. Another vocabulary or activation is a warning.
 """
 
 import dataclasses
@@ -126,7 +126,7 @@ def resolve(
         start = dataclasses.replace(start, labels=labels or None)
         name = "version_2_with_negative"
         if not config.do_export and getattr(config, name, 0) is None:
-            # Whether questions may lack answers depends on this run's file.
+            # This run's file may differ, so the recorded value is not used.
             config = dataclasses.replace(config, **{name: False})  # type: ignore[arg-type]
         config = with_recorded(
             config, (folder, facts), (checkpoint, start.trained_with)
@@ -143,7 +143,7 @@ def resolve(
 
 
 def warn_of_ignored(init_checkpoint: str, output_dir: str) -> None:
-    """Warns that --init_checkpoint is not used, as the folder has a model."""
+    """Warns that --init_checkpoint is ignored, since the folder has a model."""
     logging.warning(
         "`init_checkpoint=%s` is ignored, since %s already has a checkpoint",
         init_checkpoint,
@@ -207,7 +207,7 @@ def _words(values: Mapping[str, Any]) -> str:
 def trained_with(config: Options, start: Start | None = None) -> dict[str, Any]:
     """Returns the options of a training, for the metadata of its release.
 
-    With `start`, which fine-tuning has, they include the head's dropout rate.
+    With `start`, for fine-tuning, they include the head's dropout rate.
     """
     recorded = named(type(config), recorded=True)
     options = {name: getattr(config, name) for name in recorded}

@@ -69,7 +69,7 @@ class Teacher:
             lambda: self.pretrained.weights,
         )
         outputs = estimator.predict(make_data)
-        # The model is in a cycle of references with its traced functions.
+        # A cycle of references with traced functions keeps the model alive.
         del estimator
         gc.collect()
         return with_outputs(self.task, features, outputs)

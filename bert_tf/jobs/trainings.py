@@ -1,7 +1,7 @@
 """Plans and runs the trainings of a fine-tuning job, and keeps one model.
 
 A single training writes to the output folder itself, as in the original.
-Several trainings have a folder each, and the weights of the best are kept:
+Several trainings have a folder each; only the best one's weights are kept:
 
     output_dir/
         model.ckpt-STEP, checkpoint     or   trials/NAME/model.ckpt-STEP ...
@@ -89,7 +89,7 @@ class Trainings:
       task: The `bert_tf.tasks.task.FineTuningTask` to train.
       strategy: The devices.
       training: The settings of the training, without its number of steps.
-      plan: The settings of each training; empty without --do_train.
+      plan: The complete settings of each training; empty without --do_train.
       save_best: The metric that selects the weights of a training among its
         evaluations; None for the last weights.
       metric: The metric that decides between several trainings.
@@ -204,7 +204,6 @@ class Trainings:
         """Runs several trainings; returns the best and its folder."""
 
         def try_one(trial: Trial, folder: str) -> dict[str, float]:
-            """Frees the model; its files remain."""
             estimator = train_one(trial, folder)
             metrics = evaluate(estimator)
             metrics["train_seconds"] = estimator.train_seconds
@@ -301,7 +300,7 @@ def prepare(
 
     Raises:
       InputError: --save_best names an unknown metric, the devices cannot be
-        used, or the training set is too small for one step.
+        used or do not fit the batch size, or the training set is too small.
     """
     if teacher:
         task = task.student(config.distillation_weight, config.temperature)
@@ -402,7 +401,7 @@ def training_hooks(
     Args:
       estimator: The estimator to train.
       folder: The folder of the summaries and evaluations.
-      config: Says how often to log.
+      config: Its `log_steps` is used.
       evaluate: Returns the current metrics.
       eval_steps: The number of steps between evaluations; 0 for none.
       examples_per_step, tokens_per_example: See `Summaries`.

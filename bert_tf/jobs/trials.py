@@ -49,7 +49,7 @@ _COLUMNS = (
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """The hyperparameters and the seed of one training."""
+    """One training: its hyperparameters and its seed."""
 
     train_batch_size: int
     learning_rate: float
@@ -58,7 +58,7 @@ class Trial:
 
     @property
     def setting(self) -> tuple[str, str, str]:
-        """The hyperparameters, not rounded; 3.0 is written 3."""
+        """The hyperparameters, not rounded; 3.0 becomes "3"."""
         batch_size, *others = dataclasses.astuple(self)[:3]
         rate, epochs = (repr(x).removesuffix(".0") for x in others)
         return str(batch_size), rate, epochs
@@ -96,8 +96,8 @@ class Result:
         return comparable_score(metric, value_of(self.metrics, metric))
 
 
-# Trains and evaluates a trial in its folder, resuming if it was interrupted;
-# returns the metrics.
+# Trains and evaluates a trial in its folder, or resumes an interrupted one.
+# Returns the metrics.
 RunOne = Callable[[Trial, str], Mapping[str, float]]
 
 
@@ -217,8 +217,8 @@ def _by_setting(results: Iterable[Result]) -> dict[tuple, list[Result]]:
 def spread_of(values: Iterable[float]) -> tuple[float, float, float, float]:
     """Returns median, minimum, maximum and standard deviation.
 
-    Numbers that are not finite are ignored. The standard deviation is that of a
-    sample: it divides by n - 1, and is 0 for a single number.
+    Numbers that are not finite are ignored. The standard deviation divides by
+    n - 1, and is 0 for a single number.
     """
     numbers = [float(value) for value in values if math.isfinite(value)]
     if not numbers:

@@ -54,7 +54,7 @@ class VocabularyConfig(Options):
         at_most=10**7,
     )
     min_frequency: int = option(
-        "Lowest frequency at which a character or a pair of pieces is added.",
+        "Lowest frequency at which a character or a pair of tokens is added.",
         default=2,
         at_least=1,
     )
@@ -66,7 +66,7 @@ class VocabularyConfig(Options):
         at_least=1,
     )
     errors: str = option(
-        "What to do about bytes that are not UTF-8: stop, or drop them.",
+        "If bytes are not UTF-8, strict stops and replace drops them.",
         default="strict",
         choices=("strict", "replace"),
     )
@@ -97,7 +97,7 @@ def run(config: VocabularyConfig) -> list[str]:
 
 
 def _count_words(config: VocabularyConfig, paths: list[str]) -> Counter[str]:
-    """Returns the number of occurrences of each word in the files."""
+    """Returns the frequency of each word in the files."""
     normalizer = Normalizer(config.do_lower_case, config.strip_accents)
     blocks = processes.track(
         text.blocks_of_files(paths),

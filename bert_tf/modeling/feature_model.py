@@ -84,7 +84,7 @@ class TrainableModel(keras.Model):
                 "quantize."
             )
         with warnings.catch_warnings():
-            # Dropout and layer norms, which stay as they are.
+            # Keras warns of dropout and layer norms, which do not change.
             warnings.filterwarnings("ignore", "Layer .* `quantize` method")
             super().quantize(*args, **kwargs)
         renew_optimizer(self)
@@ -92,7 +92,7 @@ class TrainableModel(keras.Model):
     def train_step(self, *args, **kwargs):
         """Runs a step of Keras, compiled as in the scripts.
 
-        By default Keras compiles whole steps, except on CPUs with TensorFlow.
+        Keras's default is to compile, except on PyTorch and TensorFlow's CPUs.
         """
         is_on_tensorflow = keras.config.backend() == "tensorflow"
         is_op_by_op = is_on_tensorflow and kernels.runs_op_by_op()
@@ -104,10 +104,10 @@ class TrainableModel(keras.Model):
 
 
 def renew_optimizer(model: keras.Model) -> None:
-    """Adapts a compiled model to other trainable variables.
+    """Adapts a compiled model to a change of its trainable variables.
 
-    An optimizer that has been used knows its variables, so it is replaced by a
-    new one with the same options.
+    An optimizer with variables cannot take others, so a new one with the same
+    options replaces it.
     """
     model.train_function = model.test_function = model.predict_function = None
     optimizer = model.optimizer if model.compiled else None
@@ -152,8 +152,7 @@ class FeatureModel(TrainableModel):
       head_name: The head in checkpoints, a key of `HEADS` of
         `huggingface_names`. None for models that no other library has.
       checkpoint: What `from_pretrained` found beside the weights (vocabulary,
-        casing, labels): an `checkpoint.Pretrained`. None for other
-        models.
+        casing, labels): a `checkpoint.Pretrained`. None for other models.
       random_variables: The TF1 names of the weights that `from_pretrained` did
         not find, and a checksum of their values, which training changes.
       unused_variables: Weights without effect on the outputs, as a regular
@@ -251,7 +250,7 @@ class FeatureModel(TrainableModel):
         Raises:
           InputError: If `input_ids` is missing; if a feature has the name of
             another library, the wrong dtype or shape; or if a value is out of
-            range, unless a graph is made.
+            range. Values inside a graph are not checked.
         """
         is_dict = isinstance(inputs, Mapping)
         if not is_dict or inputs.get("input_ids") is None:
@@ -300,7 +299,7 @@ class FeatureModel(TrainableModel):
     def _check_values(self, features: dict) -> None:
         """Checks that known values of features are within the model's sizes.
 
-        They may be floats, which `keras.Input` has by default.
+        Values may be floats, the default of `keras.Input`.
         """
         sizes = {
             "input_ids": "vocab_size",
@@ -410,8 +409,8 @@ class FeatureModel(TrainableModel):
     def build_weights(self, is_restored: bool) -> Self:
         """Builds and returns the model.
 
-        If its weights are restored next, embeddings and blocks are zeros:
-        drawing initial values would take half of the time that it takes to load
+        If `is_restored`, the weights are restored next, and embeddings and
+        blocks start as zeros: random values would take half of the time to load
         a model. Heads and poolers, which a checkpoint may lack, get their usual
         initial values.
         """
@@ -431,9 +430,9 @@ class FeatureModel(TrainableModel):
     def merge_lora(self) -> None:
         """Adds the adapters to the kernels and removes them.
 
-        Outputs do not change. The encoder is still frozen: its `freeze(0,
-        embeddings=False)` trains all of it but the pooler again. Does nothing
-        if there are no adapters.
+        Outputs do not change. The encoder stays frozen; call its `freeze(0,
+        embeddings=False)` to train all of it except the pooler. Does nothing if
+        there are no adapters.
         """
         layers = adapted_layers(self)
         for layer in layers.values():
@@ -463,8 +462,8 @@ class FeatureModel(TrainableModel):
             an earlier version of bert_tf.
 
         Raises:
-          InputError: If it cannot be read, or is for other weights, other
-            adapters or another head. The model is then unchanged.
+          InputError: If `filepath` cannot be read, or is for other weights,
+            other adapters or another head. The model is then unchanged.
         """
         from bert_tf.checkpoints import adapters
 

@@ -2,9 +2,8 @@
 
 Every model is called with the arguments of `BertModel.call` and returns a dict
 of logits, float32 under any dtype policy. Its encoder is `model.bert`. Every
-constructor takes a `BertConfig`, or the dict from its `to_dict`, and Keras's
-arguments by name; models for fine-tuning also take the arguments of
-`HeadModel`.
+constructor takes a `BertConfig`, or the dict from its `to_dict`, and, by name,
+the arguments of `HeadModel` and of Keras's models.
 
 Layers have the names of the original's scopes. The shape letters are explained
 at the top of `encoder.py`; C is the number of labels or of choices.
@@ -211,7 +210,7 @@ class HeadModel(FeatureModel):
       gradient_checkpointing, frozen_layers, output_attentions: See `BertModel`.
 
     Attributes:
-      default_name: The name of models that get none.
+      default_name: The name of a model that is made without a name.
       has_pooled_scores: Whether the head scores pooled vectors; if not, the
         pooler is frozen.
       width: The length of the vectors that the head scores.

@@ -9,10 +9,10 @@ rest:
     with kernels.compiling(Compiled.PASSES):
         outputs = model(features, training=True, seed=seed)
 
-Layers call `gelu`, `attend`, `residual_layer_norm` and `cross_entropy` in any
-case; each function chooses its own implementation. On GPUs and TPUs XLA
-compiles everything. With JAX it does so on every device: of the implementations
-here, only those of dropout and of attention in training are then used.
+Layers and losses always call `gelu`, `attend`, `residual_layer_norm` and
+`cross_entropy`; each function chooses its own implementation. On GPUs and TPUs
+XLA compiles everything. With JAX it does so on every device. JAX uses only two
+implementations of this module: dropout, and attention in training.
 
 Fused and plain results are equal up to rounding, except for the dropout masks.
 The fused functions compute in float32; arguments, results and what is kept for
@@ -55,8 +55,7 @@ class Compiled(enum.Enum):
     """Which operations XLA compiles."""
 
     NOTHING = enum.auto()
-    # The operations between matrix products. In training, on CPUs, with
-    # Keras's TensorFlow backend.
+    # Those between matrix products: for training with TensorFlow on CPUs.
     PASSES = enum.auto()
     EVERYTHING = enum.auto()
 
@@ -98,8 +97,8 @@ def compiling(
 def has_values(x) -> bool:
     """Returns whether an array has values that can be read at once.
 
-    A tensor in a graph has none. To read the values of a tensor on a GPU, a
-    step would wait for it with PyTorch.
+    A tensor in a graph has no values. A PyTorch tensor on a GPU counts as one
+    without values, since reading them would make the step wait.
     """
     if isinstance(x, np.ndarray):
         return True
@@ -172,7 +171,8 @@ def is_fused(x) -> bool:
 def _has_own_gradient(x) -> bool:
     """Returns whether the gradients of this file are used, fused or not.
 
-    They keep less in memory than TensorFlow's. float64 would lose precision.
+    They keep less in memory than TensorFlow's gradients. They are not used for
+    float64, which would lose precision.
     """
     return are_passes_compiled() and x.dtype.size <= 4
 
@@ -274,9 +274,9 @@ def cross_entropy(labels, logits):
 def dropout(x, rate: float, seed):
     """Applies dropout with a mask that the seed determines.
 
-    Unlike Keras's layer, whose masks depend on a counter, so that a training
-    step can be repeated, recomputed or resumed. On JAX the mask is a hash, as
-    in the fused functions.
+    So a training step can be repeated, recomputed or resumed; the masks of
+    Keras's layer depend on a counter. On JAX the mask is a hash, as in the
+    fused functions.
 
     Args:
       x: Floats of any shape.

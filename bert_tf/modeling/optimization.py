@@ -60,7 +60,8 @@ def check_multipliers(
     """Returns the pairs as a tuple of strings and floats.
 
     Raises:
-      InputError: If an expression or a factor is invalid.
+      InputError: If a factor is invalid.
+      re.error: If an expression is invalid.
     """
     name = "rate_multipliers"
     check_patterns(name, [pattern for pattern, _ in multipliers])
@@ -73,7 +74,7 @@ def check_patterns(name: str, patterns: Sequence[str]) -> tuple[str, ...]:
     """Returns regular expressions as a tuple.
 
     Raises:
-      InputError: If they are not a list.
+      InputError: If `patterns` is a string.
       re.error: If one is not a regular expression.
     """
     if isinstance(patterns, str):  # Each character would be an expression.
@@ -392,8 +393,8 @@ class AdamWeightDecay(_MomentOptimizer):
 
     Unlike in `keras.optimizers.AdamW`, epsilon is 1e-6, and the bias of the
     moments is not corrected, so that the first update without warm-up is 3.16
-    times the learning rate. As in Keras, weight decay does not
-    change the moments and is multiplied by the learning rate. Source:
+    times the learning rate. As in Keras, weight decay does not change the
+    moments and is multiplied by the learning rate. Source:
     `AdamWeightDecayOptimizer` of google-research/bert.
 
     Without the correction, updates are too large while sqrt(1 - beta_2^t) is
@@ -420,8 +421,8 @@ class AdamWeightDecay(_MomentOptimizer):
         of each before it adds them up.)
 
     Raises:
-      InputError: If `weight_decay` is passed, or an argument is out of range
-        or otherwise invalid.
+      InputError: If `weight_decay` is passed or an argument is out of range.
+      re.error: If a regular expression is invalid.
     """
 
 
@@ -432,9 +433,9 @@ class Lamb(_MomentOptimizer):
     Algorithm 2 of You et al., "Large Batch Optimization for Deep Learning",
     arXiv 1904.00962, with the identity as phi: a variable moves by
     learning_rate |w| in the direction of the bias-corrected Adam update plus
-    weight decay. If |w| or the update is 0, the ratio of norms is 1.
-    `keras.optimizers.Lamb` differs: the norm of the update excludes weight
-    decay.
+    weight decay. The learning rate is thus multiplied by |w| / |update|, or by
+    1 if a norm is 0. In `keras.optimizers.Lamb` the norm of the update excludes
+    weight decay.
 
     Args:
       learning_rate: Float, schedule or callable; typically 1e-3 or more.
@@ -446,8 +447,8 @@ class Lamb(_MomentOptimizer):
         Bias correction is part of the algorithm.
 
     Raises:
-      InputError: If `weight_decay` is passed, or an argument is out of range
-        or otherwise invalid.
+      InputError: If `weight_decay` is passed or an argument is out of range.
+      re.error: If a regular expression is invalid.
     """
 
     def __init__(

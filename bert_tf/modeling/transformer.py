@@ -124,8 +124,8 @@ class BertLayer(keras.layers.Layer):
     def make_dropout(self, rate: float) -> Dropout:
         """Returns a dropout layer.
 
-        Blocks use only its rate. Creating the layer advances the global seed,
-        so passing a bare rate would change the initial weights of a seed.
+        Blocks use only its rate, but making the layer advances the global seed.
+        Without the layer, a seed would give other initial weights.
         """
         return Dropout(rate, dtype=self.dtype_policy)
 
@@ -157,7 +157,7 @@ class Embeddings(BertLayer):
         return (*input_ids_shape, self.config.hidden_size)
 
     def _table(self, name: str, rows: int):
-        # Always made: it draws a seed, and the heads draw theirs after it.
+        # Made even if unused: it draws a seed, and the heads draw after it.
         initializer = self.make_initializer()
         if self.starts_as_zeros:
             initializer = keras.initializers.Zeros()

@@ -1,8 +1,8 @@
 """Data sets: their files, columns, labels and metrics.
 
-Columns are given in the order of the official files and read by their
-position; the header is skipped unread, as in the original, because many people
-use these layouts for custom data.
+The columns of official files are listed in order and read by position. As in
+the original, the names in the header are ignored, because many people use these
+layouts for custom data.
 """
 
 import dataclasses
@@ -44,11 +44,11 @@ class Source:
     Attributes:
       files: Paths, absolute or in the folder of the data set. The first that
         exists, compressed (.gz) or not, is read.
-      columns: Which column holds what, see `examples.read_examples`.
+      columns: See `examples.read_examples`.
       has_header: Whether the first row is a header.
       skip_malformed: Whether the official file has malformed rows to skip.
-      suffix: What the part appends to the names of results: "_mismatched".
-      submission: The file of a submission to the GLUE leaderboard.
+      suffix: The end of the names of the part's results: "_mismatched".
+      submission: The file's name in a submission to the GLUE leaderboard.
       is_optional: Whether the files may be missing.
     """
 
@@ -75,8 +75,8 @@ class DataSet:
       train_language: Replaces `{train_language}` in the names of files.
       published_labels: The names of the labels in published models, in the
         order of `labels`, if they are known.
-      positive_label: The class that F1 is computed for: the last one in the
-        order of the data set, whatever the order of a model. None for
+      positive_label: The class that F1 is computed for; by default the last one
+        of the data set, even if a model orders them differently. None for
         regression.
     """
 
@@ -121,8 +121,8 @@ class DataSet:
     ) -> "DataSet":
         """Returns the data set with its labels in the order of a model.
 
-        Published models have their classes in different orders. Classes without
-        names (LABEL_0) are assigned to the labels by their number.
+        Published models order their classes differently. Classes without names
+        (LABEL_0) are assigned to the labels by their number.
 
         Args:
           known: The labels of the model; () if they are unknown.
@@ -175,7 +175,7 @@ class DataSet:
         return None
 
     def split(self, split: str, data_dir: str) -> list["SplitFile"]:
-        """Finds the files of "train", "dev" or "test": at least one part.
+        """Finds the parts of "train", "dev" or "test".
 
         Raises:
           InputError: A file is missing, or the task has no such split.
@@ -552,7 +552,7 @@ def _custom_files(
 def _indicators(
     columns: tuple[str, ...], labels: Sequence[str] | None
 ) -> tuple[str, ...]:
-    """Returns the label of each column; numbers take the labels in order."""
+    """Returns the label of each column; numbers get `labels` in order."""
     names = columns
     if labels and all(column.isdecimal() for column in columns):
         names = tuple(labels)

@@ -35,8 +35,8 @@ class TeacherTask:
 
     Attributes:
       head: The kind of head, see `FineTuningTask`.
-      order: The teacher's output for each of the student's labels; () for the
-        same order.
+      order: The index of the teacher's output for each label of the student; ()
+        for the same order.
     """
 
     def __init__(self, task: FineTuningTask, config: BertConfig):
@@ -77,7 +77,7 @@ def with_outputs(
     """Adds the `predictions` of a teacher for all rows to their features."""
     sequences = features.sequences
     if task.head in ("span", "token"):
-        # Every batch was padded to its longest row only.
+        # Each batch was only padded to its own longest row.
         longest = features.max_seq_length
         outputs = {
             name: np.pad(
@@ -141,9 +141,9 @@ def task_of_teacher(
 def label_order(
     theirs: Sequence[str], ours: Sequence[str], teacher: str
 ) -> list[int]:
-    """Returns a teacher's output for each label of the student.
+    """Returns the index of a teacher's output for each label of the student.
 
-    Classes without names are taken to be in the student's order.
+    Classes without names are assumed to be in the student's order; returns [].
 
     Args:
       theirs: The labels of the teacher.

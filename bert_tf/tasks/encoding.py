@@ -34,12 +34,12 @@ Item = TypeVar("Item")
 # `task.Rows.pool`.
 WINDOW_POOLINGS = tuple(name for name in TOKEN_POOLINGS if name != "cls")
 
-# One process tokenizes these in 3 or 4 s; starting more processes takes 1 s.
+# One process tokenizes this many in 3 to 4 s; starting more takes 1 s.
 _EXAMPLES_FOR_ONE = 1 << 17
 
 _NUM_SAMPLES = 3
 
-# The length of a pair of two texts of one token.
+# The length of a pair whose texts have one token each.
 _LEAST_OF_PAIR = 5
 
 
@@ -77,8 +77,8 @@ class TextEncoding:
 
 
 # The latest tokenizer and its arguments. `functools.cache` would hash every
-# token at each call, which takes longer than to tokenize a text. A tuple is
-# compared with itself at once.
+# token at each call, which takes longer than tokenizing a text. Comparing a
+# tuple with itself takes no time.
 _latest: tuple[tuple, FullTokenizer] | None = None
 
 
@@ -166,12 +166,12 @@ class RowEncoding(TextEncoding, abc.ABC, Generic[Item]):
             yield part
 
     def num_characters(self, example: Item) -> int:
-        """Returns the length of what `doc_stride` splits; 0 if unknown."""
+        """Returns the number of characters to split; 0 if unknown."""
         del example
         return 0
 
     def count_rows(self, examples: Sequence[Item]) -> int:
-        """Returns the number of rows; warns of examples that are skipped."""
+        """Returns the number of rows; logs the faults of examples."""
         return sum(int(e.counts.sum()) for e in self._encode_parts(examples))
 
     def features(self, examples: Sequence[Item]) -> Features:
@@ -306,13 +306,12 @@ class Encoding(RowEncoding[Example]):
       problem: One of `examples.PROBLEMS`, or "similarity": the label is the
         similarity of two texts, each with its own sequence.
       labels: The names of the classes, or of the choices, in the order of
-        their ids; none for regression.
+        their ids; () for regression.
       num_choices: The number of choices for multiple choice, otherwise 0.
       doc_stride: If given, texts that are too long become windows, which start
-        this many tokens apart, and each window is a row. Of a pair that is too
-        long, the longer text (the second if equal) becomes windows, and the
-        other one is truncated as it would be without windows. None truncates
-        texts.
+        this many tokens apart. Each window is a row. In a pair that is too
+        long, the longer text (the second on ties) becomes windows, and the
+        other is truncated as without windows. By default texts are truncated.
       window_pooling: How the logits of a text's windows are pooled, one of
         `WINDOW_POOLINGS`.
 
@@ -372,7 +371,7 @@ class Encoding(RowEncoding[Example]):
         similarities. Raises InputError if a label or a number of choices does
         not fit the encoding.
         """
-        # Finding the tokenizer takes as long as tokenizing a short text.
+        # Looking up the tokenizer takes as long as tokenizing a short text.
         tokenizer = self.tokenizer
         sequences_of = [[*self._sequences(e, tokenizer)] for e in examples]
         sequences = [*itertools.chain.from_iterable(sequences_of)]
@@ -393,8 +392,8 @@ class Encoding(RowEncoding[Example]):
             ),
             "num_windows": np.repeat(counts, counts),
         }
-        # The sequences of two texts to compare, or of choices, form one row.
-        # Only rows of windows have features of windows.
+        # The two texts to compare, or the choices, are sequences of one row.
+        # Without windows, the schema lacks the last two features.
         batch = {
             feature.name: batch[feature.name].reshape(-1, *feature.shape)
             for feature in self.schema
@@ -463,7 +462,7 @@ class Encoding(RowEncoding[Example]):
                 yield ids_a[:keep_a], ids_b[start:end], keep_a < length_a
 
     def _label_ids(self, examples: Sequence[Example]) -> np.ndarray:
-        """Returns label ids [n]; for multi-label 0 or 1, [n, labels]."""
+        """Returns labels as numbers, [n]; for multi-label 0 or 1, [n, C]."""
         numbers = {name: number for number, name in enumerate(self.labels)}
         [feature] = [f for f in self.schema if f.name == "label_ids"]
         unknown = np.nan if self.problem == "similarity" else 0

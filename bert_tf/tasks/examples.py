@@ -1,7 +1,7 @@
 """Reads the rows of a table as `Example`s: texts with a label.
 
-No row is lost silently: rows that are skipped, or kept although a text is
-empty, are counted in a warning.
+A warning counts the rows that are skipped because of a fault, and those that
+are kept although a text is empty.
 """
 
 import collections
@@ -25,7 +25,7 @@ from bert_tf.errors import (
     shortened,
 )
 
-# The kinds of labels: one of several names, any number of names, a number, or
+# The kinds of labels, in this order: one name, any number of names, a number,
 # the index of the correct choice.
 PROBLEMS = ("single_label", "multi_label", "regression", "multiple_choice")
 
@@ -121,7 +121,7 @@ class Target:
         return label
 
     def accepts(self, value: Any, where: str) -> bool:
-        """Returns whether a value is one of the labels, or a number."""
+        """Returns whether a value is a label; for regression, a number."""
         if self.problem != "regression" and not self.labels:
             return False
         try:
@@ -229,8 +229,8 @@ def read_examples(
     Args:
       path: The file.
       columns: As for `tables.read`, with these names: `text_a`; `text_b` for
-        pairs; `choice_start` and `choice` for the beginning that all choices
-        share and the end of each; `label`; `id`; `language`.
+        pairs; `choice_start`, the beginning that all choices share; `choice`,
+        the end of each; `label`; `id`; `language`.
       target: What the labels are.
       has_header: Whether the first row is a header.
       is_labelled: Whether each row must have a label.
@@ -312,13 +312,13 @@ def _check_header(
     if not is_fixed:
         raise in_file(
             where,
-            f"{problem}. If the file has none, pass `header=False`; if it has "
-            "one, pass the columns by name.",
+            f"{problem}. If the file has no header, pass `header=False`; "
+            "otherwise pass the columns by name.",
         )
     if warn:
         logging.warning(
-            "%s: %s, but is skipped, since files of this task begin with a "
-            "header; add a header line",
+            "%s: %s, but is skipped as the header, which files of this task "
+            "must have; add a header line",
             where,
             problem,
         )
@@ -366,8 +366,8 @@ def _example(
 def count_labels(examples: Sequence[Example]) -> collections.Counter[str]:
     """Counts the labels of examples; "1" and "1.0" are one label.
 
-    If a label is written both as 1 and as 1.0, all labels are written as
-    integers: "0" twice, "0.0" and "1.0" give {"0": 3, "1": 1}.
+    If a label is spelled both ways, all labels lose their decimals: "0" twice,
+    "0.0" and "1.0" give {"0": 3, "1": 1}.
     """
     counts: collections.Counter[str] = collections.Counter()
     merged: collections.Counter[str] = collections.Counter()

@@ -1,4 +1,4 @@
-"""Words for [MASK]: section 3.1, task 1, of the paper."""
+"""Predicts words for [MASK]: section 3.1, task 1, of the paper."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -19,9 +19,9 @@ from bert_tf.tasks.task import FineTuningTask
 from bert_tf.tokenization.packing import pack
 
 MASK = "[MASK]"
-# What a `BertPretrainer` needs to predict masks only.
+# The inputs of a `BertPretrainer` that predicts masked words only.
 MASK_INPUTS = (*INPUTS, "masked_lm_positions")
-# A checkpoint without it has no masked-LM head.
+# A checkpoint without this variable has no masked-LM head.
 OUTPUT_BIAS = "cls/predictions/output_bias"
 
 
@@ -89,7 +89,7 @@ class MaskEncoding(RowEncoding[Example]):
 
 
 def without_padding(features: Mapping) -> dict[str, np.ndarray]:
-    """Returns a batch with only as many masks as the text with the most has."""
+    """Returns a batch without mask positions that are padding in all rows."""
     most = np.asarray(features["masked_lm_weights"]).sum(axis=1).max()
     names = "masked_lm_positions", "masked_lm_weights"
     return {**features, **{name: features[name][:, :most] for name in names}}
@@ -103,7 +103,7 @@ class MaskedWordsTask(FineTuningTask):
     Args:
       config: The configuration of the model.
       encoding: How texts become rows; `MaskEncoding` to predict.
-      top_k: The largest number of words for each blank.
+      top_k: The largest number of words for each `[MASK]`.
       options: Options of `FineTuningTask`.
     """
 
@@ -131,20 +131,20 @@ class MaskedWordsTask(FineTuningTask):
         return features["masked_lm_weights"]
 
     def element_losses(self, features: Mapping, outputs: Mapping) -> Any:
-        """Returns the losses, float32 [B, P]; as `PretrainingTask.losses`."""
+        """Returns the cross-entropies, float32 [B, P]."""
         return kernels.cross_entropy(
             features["masked_lm_ids"], outputs["masked_lm_logits"]
         )
 
     def row_outputs(self, features: Mapping, outputs: Mapping) -> dict:
-        """Returns `best_words` and `num_blanks`, the number of masks, [B]."""
+        """Returns `best_words`, and `num_blanks`, the number of masks, [B]."""
         return {
             **self.best_words(outputs["masked_lm_logits"]),
             "num_blanks": ops.sum(features["masked_lm_weights"], axis=-1),
         }
 
     def best_words(self, logits: Any) -> dict[str, Any]:
-        """Returns the best words for each blank, the most probable first.
+        """Returns the most probable words for each mask, the best first.
 
         Args:
           logits: Floats [..., V].
@@ -175,7 +175,7 @@ class MaskedWordsTask(FineTuningTask):
 
 
 def mask_cut_off(max_seq_length: int) -> str:
-    """Returns the error for a text of which a `[MASK]` is truncated."""
+    """Returns the message for a text whose `[MASK]` is truncated."""
     return (
         f"A {MASK} is beyond max_seq_length, {max_seq_length} tokens. Shorten "
         "the text before it."

@@ -12,8 +12,8 @@ imported on first use:
     pearson, spearman                     a number, [n]
 
 The metrics of answers (`squad_v1`, `squad_v2`, `korquad_v1`) and of entities
-(`entity_scores`) equal the official scripts' metrics, except where their
-docstrings say so.
+(`entity_scores`) equal the official scripts' metrics, with the exceptions in
+their docstrings.
 """
 
 import functools
@@ -90,7 +90,7 @@ METRICS: dict[str, Metric] = {
 
 
 def usual_metrics(problem: str, num_labels: int) -> tuple[str, ...]:
-    """Returns the metrics of data that is not a known data set."""
+    """Returns the default metrics of custom data."""
     if problem == "regression":
         return "pearson", "spearman"
     if problem == "multi_label":
@@ -130,9 +130,8 @@ Gold = Mapping[str, Sequence[str]]
 Predictions = Mapping[str, str]
 
 # Exact match, 0 or 1, and F1 from 0 to 1 of one question. They are ints where
-# the official scripts have ints: from Python 3.12 on, `sum` rounds lists of
-# floats differently from lists with ints, and our means must equal the scripts'
-# means.
+# the official scripts have ints, to get equal means: since Python 3.12, `sum`
+# rounds lists of floats and lists with ints differently.
 _Points = tuple[float, float]
 
 _ARTICLES = re.compile(r"\b(?:a|an|the)\b")
@@ -200,7 +199,7 @@ def squad_v2(
       gold: The gold answers of each question, none if it has no answer.
       predictions: The predicted text of each question, or "".
       null_odds: How much more likely no answer is than the prediction, on any
-        increasing scale; `Prediction.null_odds`.
+        increasing scale; see `Prediction.null_odds`.
 
     Returns:
       `exact`, `f1` and `total`, the number of questions; the same with the
@@ -248,7 +247,7 @@ def _answerable_scores(
 
 
 def _points_with_negative(texts: Sequence[str], predicted: str) -> _Points:
-    """Ignores gold answers that consist of articles and punctuation only."""
+    """Scores an answer; ignores gold answers of articles and punctuation."""
     predicted = normalize_squad(predicted)
     answers = [answer for answer in map(normalize_squad, texts) if answer]
     if answers:
@@ -326,7 +325,7 @@ _TAG = re.compile("O|([BI])(?:-(.+))?", re.DOTALL)
 
 
 class Entity(NamedTuple):
-    """The words from `start` to before `end`; `type` is "" without types."""
+    """The words [start, end); `type` is "" if the tags have no types."""
 
     type: str
     start: int

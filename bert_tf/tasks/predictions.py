@@ -1,4 +1,4 @@
-"""Answers from logits, for classes and numbers, and their files."""
+"""Turns logits of classes and numbers into answers, and writes their files."""
 
 import itertools
 import os
@@ -14,7 +14,7 @@ from bert_tf.base import files
 from bert_tf.tasks.examples import Example
 from bert_tf.tasks.task import most_probable
 
-# Multi-label problems predict all labels with a probability above this.
+# In multi-label problems, all labels above this probability are predicted.
 THRESHOLD = 0.5
 
 # The tab, and all line ends of str.splitlines.
@@ -24,17 +24,17 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def decode(problem: str, logits: Any) -> dict[str, Any]:
-    """Returns the answers, from the logits of texts, float32 [n, C].
+    """Returns the answers for texts, given their logits.
 
     Args:
       problem: One of `examples.PROBLEMS`.
-      logits: An array or a tensor.
+      logits: An array or a tensor, float32 [n, C].
 
     Returns:
       For regression the predicted `score`, float32 [n]. Otherwise the
-      `probabilities` of all labels, float32 [n, C]; for multi-label problems
-      with `is_present`, bools [n, C], else with the `predicted_id` of the most
-      probable one, int32 [n], and its `probability`, float32 [n].
+      `probabilities` of all labels, float32 [n, C], and, for multi-label
+      problems, `is_present`, bools [n, C]; for others the `predicted_id` of the
+      most probable label, int32 [n], and its `probability`, float32 [n].
     """
     values = _values(problem, logits)
     if problem == "regression":
@@ -61,8 +61,8 @@ def probabilities(problem: str, logits: np.ndarray) -> np.ndarray:
 def decide(problem: str, values: np.ndarray) -> np.ndarray:
     """Returns the predictions for given `probabilities`.
 
-    They are the id of the class, int64 [n]; for multi-label problems 1 for each
-    predicted label, int64 [n, C]; for regression `values`.
+    These are the ids of classes, int64 [n]; for multi-label problems 1 for each
+    predicted label and 0 for others, int64 [n, C]; for regression `values`.
     """
     if problem == "regression":
         return values

@@ -16,7 +16,7 @@ from bert_tf.errors import InputError
 from bert_tf.modeling.variables import checkpoint_variables
 from bert_tf.tasks.encoding import RowEncoding
 
-# What the predictions of a row have besides its outputs.
+# The names of predictions that are not outputs of the model.
 _OF_ROW = re.compile("label|window_numbers|loss$|weight$")
 
 # The name of the loss from a teacher.
@@ -60,8 +60,8 @@ class Task(abc.ABC):
     def build_model(self, is_restored: bool = False) -> keras.Model:
         """Returns a built model with random weights.
 
-        If it `is_restored` next, from a checkpoint, its encoder has zeros:
-        drawing random weights would take longer than reading the others.
+        With `is_restored`, a checkpoint is read next. The encoder then has
+        zeros, which are faster to make.
         """
 
     def checkpoint_variables(
@@ -111,7 +111,7 @@ class Rows(NamedTuple):
 
     Attributes:
       examples: The index of each row's example, integers [R], ascending.
-      num_examples: The number of examples, n; each has a row.
+      num_examples: The number of examples, n; each has at least one row.
     """
 
     examples: Any
@@ -128,7 +128,7 @@ class Rows(NamedTuple):
 
         Args:
           values: Floats [R, W].
-          pooling: One of `WINDOW_POOLINGS`.
+          pooling: One of `encoding.WINDOW_POOLINGS`.
           weights: The weights of the rows in the mean, [R]; default: equal.
 
         Returns:
@@ -150,12 +150,12 @@ class FineTuningTask(Task):
 
     In all three, an example becomes one or more rows of features (`encoding`),
     and the model maps rows to outputs. In training, an element is what has a
-    loss: a row, or a word in it. In prediction, `row_outputs` are kept of each
-    row, `join` combines them to the outputs of examples, and `decode` turns
-    these into answers.
+    loss: a row, or a word in it. In prediction, `row_outputs` returns what is
+    kept of each row, `join` combines the rows of each example, and `decode`
+    returns the answers.
 
-    Elements, rows and answers are tensors of `keras.ops`, so the same code runs
-    in a server's graph and on Keras's other backends.
+    These methods use `keras.ops`, so the same code runs in a server's graph and
+    on Keras's other backends.
 
     Args:
       config: The configuration of the model.
@@ -165,18 +165,17 @@ class FineTuningTask(Task):
         `gradient_checkpointing` and options of the head.
 
     Attributes:
-      head: The kind of head, one of
-        `huggingface_names.HEADS`.
+      head: The kind of head, one of `huggingface_names.HEADS`.
       kind: The name of the kind of task in checkpoints; by default the name of
-        the class. A model does not use the head of another kind. The library's
-        kinds have the names of their heads.
+        the class. A head of another kind is not loaded. The library's kinds
+        have the names of their heads.
       problem_type: The name of the problem in checkpoints; None without one.
       labels: The labels in the order of the logits; () if there are none.
       has_teachers: Whether the task has `soft_losses`.
       teacher_loss: The weight and the temperature of the loss from a teacher;
         None without a teacher. See `student`.
       metrics: The names of the metrics of `score`, without "eval_". The first
-        one decides between several trainings.
+        one selects the best of several trainings.
     """
 
     head: str
@@ -256,7 +255,7 @@ class FineTuningTask(Task):
     def element_weights(self, features: Mapping) -> Any:
         """Returns what multiplies the loss of each element, float32 [B, ...].
 
-        Losses are divided by the number of elements, not by their weights.
+        The sum is divided by the number of elements, not by their weights.
         """
         return self.is_element(features)
 
@@ -266,7 +265,7 @@ class FineTuningTask(Task):
         """Returns the losses of elements against a teacher, float32 [B, ...].
 
         The teacher's outputs are features with the prefix "teacher_"; see
-        `distillation.TeacherTask`. By default, models return `logits` of
+        `distillation.TeacherTask`. By default, compares the `logits` of
         classes.
         """
         return divergence(
@@ -278,8 +277,8 @@ class FineTuningTask(Task):
 
         loss = (1 - weight) * loss of the labels + weight * loss of the teacher
 
-        The first is the mean over the labeled examples of a batch, the second
-        over all examples. `features` then include the outputs of a
+        The first is the mean over the elements with labels, the second over all
+        elements. `features` must include the predictions of a
         `distillation.TeacherTask`.
 
         Args:
@@ -330,8 +329,8 @@ class FineTuningTask(Task):
     def join(self, outputs: Mapping, rows: Rows) -> dict:
         """Returns the outputs of examples, tensors [n, ...] by name.
 
-        By default the windows of an example are pooled, and other encodings
-        have one row for each example.
+        By default, pools the windows of each example. Without windows, a row is
+        an example, and stays as it is.
 
         Args:
           outputs: The `row_outputs`, [R, ...] by name.
@@ -355,7 +354,7 @@ class FineTuningTask(Task):
     ) -> list[Any]:
         """Returns what `predict` of a text model returns for each example.
 
-        By default a dict of numbers, or of lists of them.
+        By default, this is a dict of numbers or lists of numbers.
 
         Args:
           decoded: The results of `decode`, [n, ...] by name.
@@ -369,8 +368,8 @@ class FineTuningTask(Task):
     def predictions(self, features: Mapping, outputs: Mapping) -> dict:
         """See `Task`; by default everything known about each row.
 
-        These are the `row_outputs`, the features that begin with "label" or
-        "window", the `loss`, float32 [B], and its `weight`.
+        These are the `row_outputs`, the features `label*` and `window_numbers`,
+        the `loss`, float32 [B], and its `weight`.
         """
         is_element = self.is_element(features)
         losses = self.unweighted_losses(features, outputs)
@@ -382,7 +381,7 @@ class FineTuningTask(Task):
         }
 
     def unweighted_losses(self, features: Mapping, outputs: Mapping) -> Any:
-        """Returns the losses of elements that evaluation reports."""
+        """Returns the loss of each element that evaluation reports."""
         return self.element_losses(features, outputs)
 
     def of_examples(
@@ -409,8 +408,8 @@ class FineTuningTask(Task):
         """See `Task`; by default the mean of the losses.
 
         Args:
-          predictions: The results of `predictions` for examples; `decode`
-            returns their answers.
+          predictions: The results of `of_examples`; `decode` returns their
+            answers.
           examples: The examples.
         """
         loss = np.sum(predictions["loss"], dtype=float)
@@ -426,7 +425,7 @@ def _is_labeled(features: Mapping) -> Any:
 
 
 def as_numpy(tensors: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Returns tensors or arrays by name as arrays."""
+    """Converts tensors by name to NumPy arrays."""
     return {n: ops.convert_to_numpy(x) for n, x in tensors.items()}
 
 
@@ -494,11 +493,11 @@ def are_class_weights(weights: np.ndarray) -> bool:
 def balanced_class_weights(
     label_ids: np.ndarray, num_labels: int
 ) -> np.ndarray:
-    """Returns weights with which every class counts equally.
+    """Returns class weights, with which every class counts equally.
 
     Source: "balanced" of scikit-learn, n / (C * count). A class without
-    examples is not counted in C, and its weight is 0. The mean of the weights,
-    float64 [num_labels], over the examples, integers [n], is 1.
+    examples is not counted in C, and its weight is 0. The result is float64
+    [num_labels]; the mean weight of the n examples is 1.
     """
     counts = np.bincount(label_ids, minlength=num_labels)
     total = len(label_ids) / max(1, np.count_nonzero(counts))

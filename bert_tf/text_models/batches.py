@@ -33,9 +33,9 @@ Arguments = Callable[[Mapping[str, np.ndarray]], tuple]
 def padding(are_few: bool = False) -> Padding:
     """Returns how batches are padded.
 
-    XLA compiles a model once for each length, so with XLA there are fewer
-    lengths. oneDNN prepares programs for each length, 2.5 MB for MiniLM, which
-    a few rows do not repay.
+    XLA compiles a model for each length, so with XLA there are fewer lengths.
+    oneDNN prepares programs for each length, 2.5 MB for MiniLM, so there are
+    also fewer if there are few rows.
     """
     if not runs_op_by_op():
         return Padding(multiple=64)
@@ -43,17 +43,17 @@ def padding(are_few: bool = False) -> Padding:
 
 
 class StepArguments(keras.utils.PyDataset):
-    """The arguments of the steps of an epoch."""
+    """The arguments of each step of an epoch, (x, y, sample_weight)."""
 
     def example(self) -> tuple:
-        """Returns the arguments of a step without using them up."""
+        """Returns the arguments of a step; training still gets them."""
         return self[0]
 
     def for_backend(self) -> Any:
-        """Returns a data set whose batches Keras allows to have any length.
+        """Returns a data set for Keras, with batches of any length.
 
-        On TensorFlow, Keras would infer the shapes of all batches from the
-        first two.
+        On TensorFlow, Keras would infer the shapes of all batches of a
+        `PyDataset` from the first two.
         """
         if keras.backend.backend() != "tensorflow":
             return self
@@ -138,13 +138,13 @@ class TrainingBatches(StepArguments):
     while the scripts fill it with rows of the next epoch.
 
     Args:
-      parts: Starts to read: returns the features of each part.
+      parts: Starts reading; returns the features of each part.
       num_steps: The number of batches of an epoch.
       batch_size: The number of rows of a batch.
       seed: Determines the order of the rows.
       arguments: Makes the arguments of a step.
       is_endless: Whether an epoch continues where the last one ended, and the
-        data are read again at their end. Otherwise each epoch is all the data.
+        data repeat. Otherwise each epoch is all the data.
     """
 
     def __init__(
@@ -233,8 +233,8 @@ def to_mean_1(weights: Any) -> Any:
 
     In the scripts the loss of a batch is the sum of its weighted losses,
     divided by the number of its elements. Keras takes means over the rows of
-    each replica; this factor makes the two losses equal. The mean is over the
-    weights of all replicas.
+    each replica. This factor, from the weights of all replicas, makes the
+    losses equal.
     """
     total = ops.sum(weights)
     size = ops.cast(ops.size(weights), total.dtype)
@@ -309,9 +309,9 @@ def weighted_features(model: Any, data: Part) -> Features:
 def targets_of(loss: Any, labels: np.ndarray, num_classes: int) -> np.ndarray:
     """Returns labels as a loss compares them with logits [..., C].
 
-    Of Keras's losses, sparse ones compare numbers and all others rows; they
-    would broadcast numbers against logits without an error. Other losses get
-    labels as they are given.
+    Sparse losses of Keras compare class numbers. Its other losses compare rows,
+    and would broadcast numbers against logits without an error. Custom losses
+    get labels as they are given.
 
     Args:
       loss: What Keras's `compile` takes.

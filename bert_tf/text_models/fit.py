@@ -78,9 +78,9 @@ def fit(
 
     Args:
       x: The texts, see the class; or a `tf.data.Dataset` or a
-        `keras.utils.PyDataset` of texts and labels, and perhaps weights. It
-        may be larger than the memory: its texts are read, shuffled and
-        tokenized in parts.
+        `keras.utils.PyDataset` of texts and labels, and perhaps weights. A
+        data set may be larger than the memory: its texts are read, shuffled
+        and tokenized in parts.
       y: The labels, one for each text.
       batch_size: The number of rows of a step: texts, or windows of long ones.
       epochs: The number of passes over the data.
@@ -108,13 +108,13 @@ def fit(
         path of its checkpoint: the model also learns from the teacher's
         outputs. Texts of a `TextClassifier` may then have no label: None
         or NaN in `y`, or no `y`. Keras's metrics compare those texts with
-        the teacher's answers; validation ignores them. `TextEmbedder` and
-        `MaskedWordPredictor` have no teachers.
+        the teacher's answers; validation ignores them. `CrossEncoder`,
+        `TextEmbedder` and `MaskedWordPredictor` have no teachers.
       distillation_weight: The weight of the teacher's loss; the labels'
         loss has the weight 1 - distillation_weight. By default 0.9.
       temperature: A number from 0.1 to 100 that divides the logits in the
-        teacher's loss: higher values show more of how the teacher ranks
-        incorrect answers. By default 2.
+        teacher's loss. With higher values, the student learns more about
+        how the teacher ranks incorrect answers. By default 2.
       **options: `verbose` and others of Keras's `fit`.
 
     Raises:
@@ -153,7 +153,7 @@ def fit(
         if self._peak_learning_rate is not None:
             _restart(self, self._peak_learning_rate, initial_epoch > 0)
         elif _loss_weights(self) != before:
-            # The compiled step contains the old ones.
+            # The compiled step contains the old weights.
             self.train_function = None
         build_state(self, batches.example())
         added.append(Epochs(batches, x))
@@ -174,7 +174,7 @@ def _loss_weights(model: Any) -> tuple:
 def _validation(
     model: Any, held_out: Part | None, batch_size: int, options: dict[str, Any]
 ) -> list[keras.callbacks.Callback]:
-    """Returns the validation of `fit`, if any; removes its options."""
+    """Returns the validation of `fit`, if any; pops its `options`."""
     size = options.pop("validation_batch_size", None)
     size = batch_size if size is None else size
     steps = options.pop("validation_steps", None)
@@ -197,7 +197,7 @@ def _run(
     verbose: Any = "auto",
     **options: Any,
 ) -> keras.callbacks.History:
-    """Runs Keras's `fit` with callbacks, of which the `added` are ours."""
+    """Runs Keras's `fit` with the user's and the `added` callbacks."""
     callbacks = keras.tree.flatten(predict.callbacks_of(callbacks or []))
     all_callbacks = keras.callbacks.CallbackList(
         # The validation is first, so that other callbacks see its scores.
@@ -273,7 +273,7 @@ def training_batches(
             f"class_weight={class_weight!r} needs all labels. With a data "
             "set, pass the weight of each label."
         )
-    # Whole batches, except in the last part.
+    # With one row for each text, all batches but the last are whole.
     size = -(-TEXTS_AT_A_TIME // batch_size) * batch_size
 
     def encoded() -> Iterator[Features]:
@@ -346,7 +346,7 @@ def _restart(model: Any, peak: float, keep_state: bool) -> None:
 
 
 class Epochs(keras.callbacks.Callback):
-    """Starts and ends epochs of data sets, and releases unused memory once."""
+    """Passes epochs to the data, and releases unused memory once."""
 
     # Keras need not wait for the loss of each step.
     async_safe = True
@@ -413,7 +413,7 @@ class Validation(keras.callbacks.Callback):
         logs.update(self._logs)
 
     def on_train_end(self, logs=None):
-        """See Keras, which passes the logs of the last epoch."""
+        """Adds the last scores to the logs that Keras passes at the end."""
         logs.update(self._logs)
 
 
@@ -481,7 +481,7 @@ class Teacher:
             facts = teacher.make_task().facts()
             checkpoint = dataclasses.replace(
                 as_checkpoint(teacher.model, teacher.tokenizer, **facts),
-                # Only checkpoints have one; a model's problem is already set.
+                # A model's problem is set, so its activation does not matter.
                 activation_fn=None,
             )
         else:

@@ -1,4 +1,4 @@
-"""What users pass as texts and labels: lists, arrays, columns, data sets."""
+"""Reads texts and labels of users: lists, arrays, columns, data sets."""
 
 import itertools
 import math
@@ -43,12 +43,12 @@ def is_dataset(x: Any) -> bool:
 
 
 def require_data(data: Part, name: str, steps: int | None) -> None:
-    """Checks the form of data, and the argument `name`, the number of steps.
+    """Checks the form of data, and `steps`, the argument called `name`.
 
     Raises:
-      InputError: If the data are a table or an iterator, or a data set has
-        labels or weights beside it, or no end and no steps; or if the number of
-        steps is not a positive integer.
+      InputError: If the data are a table or an iterator; if there are labels or
+        weights beside a data set; if a data set has no end and `steps` is None;
+        or if `steps` is not a positive integer.
     """
     x = data.x
     if steps is not None:
@@ -81,7 +81,7 @@ def require_data(data: Part, name: str, steps: int | None) -> None:
 def whole(
     data: Part, required: bool, batch_size: int = 1, steps: int | None = None
 ) -> Part:
-    """Reads a data set, or the first steps of texts; see `rows_of`.
+    """Reads a data set, or the first steps of a list; see `rows_of`.
 
     Raises:
       InputError: If labels are required and missing, or there are more or
@@ -136,8 +136,8 @@ def rows_of(
       batch_size: The number of texts of a step, if elements are single texts.
       steps: The number of steps to read, each a batch of the data set or
         `batch_size` texts; None: all.
-      takes_pairs: Whether two strings of a `tf.data.Dataset` are a pair, not a
-        text and its label.
+      takes_pairs: Whether an element of two strings of a `tf.data.Dataset` is a
+        pair, not a text and its label.
 
     Raises:
       InputError: If an element has another form.
@@ -352,8 +352,8 @@ def _not_in_a_list(values: Any) -> InputError:
         "Texts or labels",
         "in a list, a column or a data set",
         values,
-        "Make a list of an iterator, or a tf.data.Dataset with "
-        "from_generator, or a keras.utils.PyDataset.",
+        "Turn an iterator into a list, a tf.data.Dataset with from_generator, "
+        "or a keras.utils.PyDataset.",
     )
 
 
@@ -370,9 +370,9 @@ def plain_row(values: Any, where: str) -> list:
 
 
 def label_name(value: Any, labels: Sequence[str]) -> Any:
-    """Returns the name that a label is, spells, or whose position it is.
+    """Returns the name of a label, given its name, a spelling or its position.
 
-    1 and 1.0 spell "1", and True spells "True" or "true". A position counts
+    1 and 1.0 spell "1", and True spells "True" or "true". Positions are allowed
     only if no name looks like a number or a boolean. Other values are returned
     as they are: the encoding refuses them.
     """

@@ -60,8 +60,7 @@ class Progress:
       phase: "predict" or "test": which methods of the callbacks are called.
       callbacks: A callback of Keras, a list of them or a `CallbackList`.
       verbose: As in Keras; "auto" is 1 if there are many batches.
-      is_whole: Whether the first `run` gets all batches, so that their number
-        is known.
+      is_whole: Whether the first `run` gets all batches: their number is known.
     """
 
     def __init__(
@@ -188,7 +187,7 @@ def outputs_of_rows(
         batch = batches.batch(rows)
         found: Any = batch, model._outputs_of_task(model._call(batch))
         if keras.backend.backend() == "torch":
-            # There, Keras returns arrays, but `compute` needs tensors.
+            # On PyTorch, Keras returns arrays, but `compute` needs tensors.
             found = keras.tree.map_structure(ops.convert_to_tensor, found)
         return keras.tree.map_structure(ops.convert_to_numpy, compute(*found))
 
@@ -219,7 +218,7 @@ def predict(
     callbacks: Any,
     **options: Any,
 ) -> Any:
-    """Returns the answers for texts, or for one.
+    """Returns the answers for several texts, or the answer for one.
 
     See `TextModel.predict`; `options` are further arguments of `answers`.
     """
@@ -276,7 +275,7 @@ def scores(
 ) -> dict[str, Any]:
     """Returns the scores that the scripts report for the answers.
 
-    If Keras's loss and metrics compare examples, their values are added.
+    If the model `_compares_examples`, Keras's loss and metrics are added.
 
     Args:
       model: The text model.
@@ -316,7 +315,7 @@ def scores(
     found["loss"] = loss * num_replicas()
     for name, value in found.items():
         values = ops.convert_to_numpy(value)
-        # A metric may have a result for each label.
+        # Some metrics have a result for each label.
         scores[name] = values if values.ndim else float(values)
     return scores
 

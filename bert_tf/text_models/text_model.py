@@ -1,4 +1,4 @@
-"""`TextModel`: the base class of the models from strings to answers."""
+"""`TextModel`: the base class of models that map strings to answers."""
 
 import abc
 import inspect
@@ -59,7 +59,7 @@ from bert_tf.tokenization.wordpiece import FullTokenizer
 
 Kind = TypeVar("Kind", bound=TextEncoding)
 
-# Advice for a model whose classes share a label.
+# Advice for labels that are missing or not different.
 NAME_THE_CLASSES = (
     "Pass labels=[...], a name for each class, in the order of the logits."
 )
@@ -101,7 +101,7 @@ class TextModel(TrainableModel, abc.ABC):
     # Whether `fit` and `evaluate` need `y`.
     _needs_labels: ClassVar[bool] = True
     # Whether Keras's loss and metrics get the joined logits, one row for each
-    # example, so that one pass over the data gives all scores.
+    # example. One pass over the data then gives all scores.
     _compares_examples: ClassVar[bool] = False
     # Whether two strings of a data set are a pair.
     is_pair = False
@@ -273,7 +273,7 @@ class TextModel(TrainableModel, abc.ABC):
     def _drawn(
         self, batch: Mapping[str, np.ndarray], is_training: bool
     ) -> Mapping[str, np.ndarray]:
-        """Returns a batch with random changes for this step, such as masks."""
+        """Returns a batch as a step needs it, such as with random masks."""
         return batch
 
     def _has_one_row(self) -> bool:
@@ -333,7 +333,7 @@ class TextModel(TrainableModel, abc.ABC):
           learning_rate: The highest learning rate, with optimizer="auto"; by
             default 5e-5.
           jit_compile: As in Keras, which by default compiles whole steps with
-            XLA, except on CPUs with TensorFlow.
+            XLA, except on PyTorch, and on TensorFlow with CPUs or a strategy.
           **kwargs: Keras's further arguments.
         """
         if optimizer is None:
@@ -401,7 +401,7 @@ class TextModel(TrainableModel, abc.ABC):
         return (sum(means) + sum(self.losses)) / num_replicas()
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        """Updates Keras's metrics; what does not count has the weight 0."""
+        """Updates Keras's metrics; elements that do not count weigh 0."""
         weights = self.make_task().element_weights(x)
         weights = times_rows(weights, sample_weight)
         return super().compute_metrics(x, y, y_pred, weights)
@@ -439,15 +439,15 @@ class TextModel(TrainableModel, abc.ABC):
     ) -> Any:
         """Returns the scripts' scores, Keras's loss and metrics, or both.
 
-        It depends on the class: a `TokenTagger` returns the scripts' scores.
+        The class decides: a `TokenTagger` returns the scripts' scores.
 
         Args:
           x: The texts, as for `fit`.
           y: The labels.
           batch_size: Batch size for examples of `max_seq_length`; batches of
             shorter ones are larger.
-          sample_weight: The weight of each text in the loss, floats [n]. With
-            it, all models return the loss and metrics.
+          sample_weight: The weight of each text in the loss, floats [n]. If it
+            is passed, all models return the loss and metrics.
           verbose: Whether to show a progress bar, as in Keras; "auto" shows it
             if there are more than 8 batches.
           steps: Evaluates only the first `steps * batch_size` texts, or the
@@ -469,7 +469,7 @@ class TextModel(TrainableModel, abc.ABC):
     def _evaluated(
         self, data: Part, batch_size: int, progress: Progress
     ) -> dict[str, Any]:
-        """Returns answers' scores; with weights or no scores, Keras's."""
+        """Returns the scores of answers, or else of Keras; see `evaluate`."""
         scores = {}
         if self._compares_examples or data.weights is None:
             scores = self._scores(data, batch_size, progress)
@@ -620,8 +620,8 @@ class TextModel(TrainableModel, abc.ABC):
         Args:
           filepath: The folder of all versions.
           name: The model's name on the server.
-          version: The number of the version. By default the time in seconds,
-            or the number after the highest that exists, if it is higher.
+          version: The number of the version. By default the time in seconds, or
+            one more than the highest existing number, if that is higher.
 
         Returns:
           The folder of the version.

@@ -118,8 +118,8 @@ class BertTokenizer(keras.layers.Layer):
                 max_seq_length,
             )
         require_choice("padding", padding, _PADDINGS)
-        # The vocabulary is kept inside of another object: as a tuple of the
-        # layer, Keras would track each token, which takes 0.1 s.
+        # Another object holds the vocabulary: if the layer had a tuple, Keras
+        # would track its tokens, which takes 0.1 s.
         self._python = wordpiece.FullTokenizer(
             vocabulary, do_lower_case, strip_accents
         )
@@ -284,7 +284,7 @@ class BertTokenizer(keras.layers.Layer):
             ids = self.tokenize(between.values)
             kept = tf.fill([ids.nrows(), 1], self.vocabulary.index(keep))
             ids = between.with_values(tf.concat([ids, kept], axis=1))
-            ids = ids.merge_dims(1, 2)  # With an extra one at the end.
+            ids = ids.merge_dims(1, 2)  # With an extra `keep` at the end.
             return _cut(ids, ids.row_lengths() - 1)
 
     def tokenize_with_offsets(self, text) -> Tokens:
@@ -394,7 +394,7 @@ class BertTokenizer(keras.layers.Layer):
         }
 
     def _split(self, text: tf.Tensor) -> tuple[tf.RaggedTensor, tf.Tensor]:
-        """Splits normalized strings [B] into words and these into tokens.
+        """Splits normalized strings [B] into words, and words into tokens.
 
         Returns token ids, ragged [B, (words), (tokens)], and the number of
         characters of each word, int32 [words of all texts].

@@ -2,16 +2,16 @@
 
 The original's `BasicTokenizer` works in these steps:
 
-1. U+0000, U+FFFD and the categories Cc and Cf are deleted, except tab, line
-   feed and carriage return, which become spaces, as does the category Zs.
+1. Tab, line feed, carriage return and the category Zs become spaces. U+0000,
+   U+FFFD and all others of the categories Cc and Cf are deleted.
 2. Spaces are put around CJK ideographs; the text is split at white space.
 3. If lower-casing: each word is lower-cased, converted to NFD, and loses its
    combining marks (category Mn).
 4. Each punctuation character becomes a separate word.
 
-Nearly all of it affects one character at a time, so it is a table from code
-points to replacements (`Normalizer.replacement`); the words are the parts
-between the spaces of the result. For example, "Él,中" becomes "el ,  中 ".
+Nearly all steps affect one character at a time, so a table maps code points to
+replacements (`Normalizer.replacement`). The words are the parts between the
+spaces of the result. For example, "Él,中" becomes "el ,  中 ".
 
 Two steps depend on the neighbors of a character:
 
@@ -150,8 +150,8 @@ class Normalizer:
         """Replaces each capital sigma that ends a word by the final sigma.
 
         `str.lower` has the rule: a sigma is final if there is a cased character
-        before it and none after it, ignoring case-ignorable characters. It can
-        be used on the whole text, because spaces are neither. Characters that
+        before it and none after it, ignoring case-ignorable characters. Spaces
+        are neither, so the rule stops at the ends of a word. Characters that
         are deleted have to count as ignorable; see `_sigma_view`.
         """
         if not self.do_lower_case or SIGMA not in text:
@@ -166,9 +166,9 @@ class Normalizer:
 def clean(text: str) -> str:
     """Deletes control characters and replaces white space by U+0020.
 
-    As the original's `_clean_text`; it also replaces the separators at which
-    the original's `str.split` splits later (Zl, Zp). The parts that `str.split`
-    makes of the result can be normalized one by one.
+    Unlike the original's `_clean_text`, it also replaces the separators Zl and
+    Zp, at which the original's `str.split` splits later. The parts that
+    `str.split` makes of the result can be normalized one by one.
     """
     return text.translate(_CLEAN)
 
@@ -254,7 +254,7 @@ def bounds_a_run(character: str) -> bool:
     return not marks_only and not is_deleted(character)
 
 
-# The same definition as arrays over all code points, for `graph`.
+# The same definition as arrays over all code points, for a TensorFlow graph.
 
 # Placeholders in `ReplacementTable.rows`: the code point itself, and nothing.
 ITSELF, NOTHING = -1, -2

@@ -2,9 +2,9 @@
 
 The trainer of Hugging Face's `tokenizers` starts from single characters and
 joins the most frequent pair of pieces, again and again. It gets words from
-`normalization`, so that vocabulary and tokenizer agree, and all
-single-character pieces in a fixed order: on its own it would number them in the
-order of a hash table and break ties between pairs differently in every run.
+`normalization`, so that vocabulary and tokenizer agree. It also gets all
+single-character pieces, in a fixed order. By itself it would number them in the
+order of a hash table, and so break ties between pairs differently in every run.
 """
 
 import collections
@@ -23,8 +23,8 @@ CONTINUATION = "##"
 # The id of the only blank line in the Chinese vocabulary of Google: U+2028.
 _BLANK_OF_GOOGLE = 343
 
-# Longer words are links and noise. Also keeps pieces within the 256 bytes of
-# UTF-8 that the tokenizer in the graph can hold.
+# Longer words are links and noise. With this limit, pieces fit into the 256
+# bytes of UTF-8 that the tokenizer in the graph can hold.
 _MAX_CHARACTERS = 63
 _MAX_PENDING_CHUNKS = 1 << 19
 _WORDS_PER_TEXT = 1_000
@@ -188,7 +188,7 @@ def learn_vocabulary(
       words: Normalized words and their counts, in any order.
       vocab_size: The exact number of tokens to return.
       num_unused_tokens: The number of [unusedN] after the special tokens.
-      min_frequency: The lowest frequency of a character or pair to use it.
+      min_frequency: The lowest frequency of a character or pair that is used.
       limit_alphabet: The largest number of characters.
 
     Returns:

@@ -185,8 +185,8 @@ class FullTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Returns the token ids of a text, much faster than `tokenize`."""
-        # `clean` changes printable text only by deleting U+FFFD, which the
-        # normalizer of a chunk also does, so such text can be split at once.
+        # Printable text needs no `clean`, which would only delete U+FFFD: the
+        # normalizer of a chunk does so too.
         try:
             is_printable = text.isprintable()
         except AttributeError:

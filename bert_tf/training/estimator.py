@@ -82,7 +82,7 @@ class Estimator:
       step: The number of updates of the model.
       weights_from: The checkpoint of the initial weights; None if they were
         random.
-      is_resumed: Whether it continues from a checkpoint in `output_dir`.
+      is_resumed: Whether training continues from a checkpoint in `output_dir`.
       random_variables: The names of the variables that were not in
         `weights_from`.
       train_seconds: The time spent in training, evaluations included; NaN if
@@ -575,9 +575,9 @@ def _values(variables: Mapping[str, Any]) -> dict[str, Any]:
 def _rows_in_order(
     arrays: Sequence[np.ndarray], indexes: Sequence[np.ndarray]
 ) -> np.ndarray:
-    """Places the rows of arrays [b, ...] at their indexes [b], with zeros.
+    """Places the rows of arrays [b, ...] at their indexes [b].
 
-    The other axes may differ in length: shorter rows are padded.
+    The other axes may differ in length: shorter rows are padded with zeros.
     """
     longest = np.max([rows.shape[1:] for rows in arrays], axis=0)
     size = sum(map(len, indexes))

@@ -41,14 +41,15 @@ class TrainingConfig:
       num_train_steps: The step at which training ends, counted from the first
         step of the first run.
       num_warmup_steps: The number of steps in which the learning rate rises.
-      stop_at_step: The step at which this command ends, while the learning
-        rate still decays towards `num_train_steps`; 0 for no such step.
+      stop_at_step: The step at which this command ends; 0 for
+        `num_train_steps`, to which the learning rate decays in any case.
       optimizer: "adamw" (BERT's Adam) or "lamb".
       adam_bias_correction, weight_decay_rate, rate_multipliers: See
         `AdamWeightDecay`. LAMB always corrects the bias.
       max_grad_norm: The global norm to clip gradients to; 0 for no clipping.
       gradient_accumulation_steps: The number of micro-batches that a batch is
         split into, to save memory. Dropout masks and rounding change.
+      save_checkpoints_steps: The number of steps between checkpoints.
       keep_checkpoint_max: The number of checkpoints to keep; 0 for all.
       iterations_per_loop: The largest number of steps in one call into
         TensorFlow.
@@ -57,7 +58,7 @@ class TrainingConfig:
 
     Raises:
       InputError: A number is out of its range, the optimizer is unknown or a
-        multiplier is invalid.
+        factor of `rate_multipliers` is invalid.
     """
 
     train_batch_size: int = _at_least(1, default=32)

@@ -48,7 +48,7 @@ class TrainingStep:
       strategy: The devices.
       loss_scale: A float32 variable [2], made in that scope: the state of loss
         scaling, see `next_loss_scale`. None for no loss scaling.
-      max_grad_norm: Global norm that gradients are clipped to; 0 for none.
+      max_grad_norm: Global norm to clip gradients to; 0 for no clipping.
       micro_batches: The number of parts that a replica's batch is split into.
       random_seed: Determines the dropout masks.
       jit_compile: Whether XLA compiles the forward and backward pass.
@@ -105,8 +105,8 @@ class TrainingStep:
         # With several replicas the update communicates between devices, which
         # neither a compiled program nor an inner function can do.
         if is_plain(strategy) and compiled is Compiled.PASSES:
-            # Variables with the same shape and rule share a program. These
-            # compile seconds faster than one program for all variables.
+            # Variables with the same shape and rule share a program. Small
+            # programs compile seconds faster than one for all variables.
             self._update_state = function(self._update_state, jit_compile=True)
         elif is_plain(strategy):
             self._update = function(
@@ -183,9 +183,9 @@ class TrainingStep:
     def _batch_gradients(self, features, totals, seed, scale):
         """Returns the replica's gradients, and parts of the loss [parts].
 
-        Their sums over all replicas are those of the batch. If the length b of
-        the features [b, ...] is not static it may be any number, as in a ragged
-        last batch: not a multiple of the micro-batches, or 0.
+        Their sums over all replicas are those of the batch. The length b of the
+        features [b, ...] need not be a multiple of the micro-batches. If b is
+        not static, it may even be 0, as in a ragged last batch.
         """
         if self.micro_batches == 1:
             return self._micro_batch_gradients(

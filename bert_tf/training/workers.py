@@ -34,9 +34,8 @@ _T = TypeVar("_T")
 # The largest number that workers exchange, an int32.
 _MAX_NUMBER = 2**31 - 1
 
-# Bytes of input files that are read to compare them: of all files together,
-# and at least of each end of a file. Reading a whole corpus would take too
-# long.
+# Bytes that are read to compare input files: of all files together, and the
+# minimum at each end of a file. Reading a whole corpus would take too long.
 _BYTES_OF_ALL_FILES = 2**28
 _LEAST_BYTES_OF_FILE = 2**16
 
@@ -73,8 +72,8 @@ def raise_worker_lost() -> Iterator[None]:
 def wait_for_all(strategy: tf.distribute.Strategy) -> None:
     """Waits until all workers are about to raise the same error.
 
-    A worker that exits while another one still receives the numbers that the
-    error is about would look lost to it.
+    If a worker exited while another still waited for its numbers, the other one
+    would report it as lost.
     """
     with contextlib.suppress(tf.errors.OpError):
         agreement(strategy)([0])
@@ -110,8 +109,8 @@ def require_same_settings(
     """Compares the settings and the input files of all workers.
 
     The paths of input files may differ, since each worker may have its own
-    folder. Their order, names, sizes and contents must be the same. Of large
-    files the first and the last bytes are compared.
+    folder. The order, names, sizes and contents of the files must be the same.
+    Of large files the first and the last bytes are compared.
 
     Args:
       strategy: The devices.

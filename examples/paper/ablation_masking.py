@@ -6,8 +6,8 @@
 
 Some words to predict become [MASK], some stay the same, some become random.
 Pre-trains a model for each choice of the three shares and fine-tunes it on
-sentences and on named entities; for the latter the concatenation of its last
-four layers is also used as features.
+sentences and on named entities. For named entities, the model's last four
+layers are also used as features.
 
 Rerun a stopped command to continue; finished runs are skipped. --full prints
 the commands for BERT-Base. Source: appendix C.2.

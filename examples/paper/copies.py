@@ -29,7 +29,7 @@ class Copies:
       task: The task; its model is built once for each seed.
       seeds: The seed of each copy's new weights and dropout masks.
       start: Weights to start from, each with an axis for several models; None
-        starts from random weights. Weights it lacks stay random.
+        starts from random weights. Weights that it lacks stay random.
       models: The model of `start` that each copy begins with.
     """
 
@@ -99,8 +99,8 @@ class Copies:
             floats [copies, parts]; all are 1 by default.
 
         Yields:
-          The number of steps done and the losses of the last ones, float32
-          [STEPS_AT_ONCE, copies]. Between two of them weights may be read.
+          The number of steps done, and the losses of the last STEPS_AT_ONCE,
+          float32 [STEPS_AT_ONCE, copies]. The weights may be read meanwhile.
         """
         optimizer.build(self.model.trainable_variables)
         count = len(self.seeds)
@@ -177,8 +177,7 @@ class Copies:
     ) -> np.ndarray:
         """Returns the examples of each step, int32 [steps, copies, batch].
 
-        Each copy has its own order, which goes through all examples again and
-        again.
+        Each copy has its own order, in which each epoch has every example.
         """
         length = num_steps * batch_size
         orders = []

@@ -7,7 +7,7 @@
 
 Runs run_ner.py for every row and seed and reports the F1 of the entities in the
 development set. Without --init_checkpoint a small model is pre-trained on
---input_file, which the defaults are for; --full prints the commands for
+--input_file; the defaults are for this model. --full prints the commands for
 BERT-Base.
 
 Rerun a stopped command to continue; finished runs are skipped. The paper does

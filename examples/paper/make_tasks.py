@@ -9,9 +9,9 @@ writes to --output_dir:
 - `QNLI/train.tsv` and `dev.tsv`: does this sentence contain the answer to this
   question? Each question comes with the sentence of its answer and with another
   sentence of the paragraph, so half of the pairs are positive. GLUE made its
-  task in the same way; as there, pairs without a common word are left out. With
+  task in the same way, also without pairs that have no word in common. With
   --other_paragraphs the other sentence is the answer sentence of a question
-  about another paragraph. It needs no common word, which makes it easier.
+  about another paragraph. It needs no common word, so the task is easier.
 - `squad/train-v1.1.json` and `dev-v1.1.json`: questions about at most three
   sentences, the answer's sentence and its neighbours. --num_neighbors=0 leaves
   only the sentence of the answer.

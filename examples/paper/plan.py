@@ -104,7 +104,7 @@ class PaperOptions(Options):
         "Steps of pre-training.", 8000, at_least=1
     )
     train_batch_size: int | None = sized(
-        "Examples of a step of pre-training.", 64, 256, at_least=1
+        "Examples per step of pre-training.", 64, 256, at_least=1
     )
     learning_rate: float | None = sized(
         "Learning rate of pre-training.", 1e-3, 1e-4
@@ -140,7 +140,7 @@ class PaperOptions(Options):
     )
     num_train_epochs: float | None = sized("Epochs of fine-tuning.", 3.0, 3.0)
     fine_tuning_batch_size: int | None = sized(
-        "Examples of a step of fine-tuning.", 32, 32, at_least=1
+        "Examples per step of fine-tuning.", 32, 32, at_least=1
     )
     fine_tuning_learning_rate: float | None = sized(
         "Learning rate of fine-tuning.", 2.5e-4, 3e-5

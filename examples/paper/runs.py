@@ -3,8 +3,8 @@
 A run is a script with its flags. The name of its folder has a digest of the
 flags and of the input files: a different flag or text makes a different run. A
 flag may name the output of another run, which is done first, unless every run
-that needs it is done. So finished runs can be continued on another machine from
-their records and results, `runs/*.json` and `runs/*/eval_results.txt`.
+that needs it is done. So, to continue on another machine, copy only the records
+and results of finished runs: `runs/*.json` and `runs/*/eval_results.txt`.
 """
 
 import contextlib
@@ -97,7 +97,7 @@ def run_job(script: str, words: Sequence[str], log: TextIO) -> str:
 
 
 def lock(log: TextIO) -> None:
-    """Locks an open log until it is closed, after any other program."""
+    """Waits until no other program locks the log; locks it until closed."""
     with contextlib.suppress(OSError):  # The file system may have no locks.
         try:
             fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -147,8 +147,8 @@ class Run(NamedTuple):
 def _identity(flag: str, value: object) -> object:
     """Returns what a value contributes to the digest.
 
-    For files these are their names and contents; for a pattern without local
-    files, such as hf://owner/name, it is the pattern.
+    Files contribute their names and contents; a pattern without local files,
+    such as hf://owner/name, contributes itself.
     """
     if isinstance(value, Made):
         return [value.run.digest, value.name]

@@ -204,8 +204,8 @@ def write_vocab(config: SideBySideConfig, folder: Folder) -> None:
     """Writes vocab.txt.
 
     Raises:
-      InputError: There is a different one, which models may have been trained
-        with.
+      InputError: The folder has a different vocabulary, with which models may
+        have been trained.
     """
     vocab = plan.vocabulary(config)
     if not isinstance(vocab, str):
@@ -638,8 +638,8 @@ def curves(config: SideBySideConfig, rows: Mapping[str, Row]) -> str:
 def require_same_settings(config: SideBySideConfig) -> None:
     """Records the settings; raises InputError if the folder has others.
 
-    Files may have other names on another machine, and the arrays keep their
-    contents.
+    The names of files are not compared: they may differ between machines, and
+    the arrays keep the contents.
     """
     may_differ = re.compile(
         r".*(_file|_dir)$|do$|rows$|tasks$|equal_compute$"

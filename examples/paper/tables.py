@@ -27,8 +27,8 @@ class Table(NamedTuple):
       headings: The headings of the columns that describe a row.
       rows: Row -> the cells of those columns.
       paper: Column -> the paper's numbers, in the order of the rows.
-      claims: What the paper says: the names of two rows, and the columns to
-        compare; no columns means all.
+      claims: The paper's comparisons: the names of two rows, and the columns
+        to compare; no columns means all.
       note: A note for the reader.
     """
 
@@ -269,7 +269,7 @@ def _chance(first: Sequence[float], second: Sequence[float]) -> str:
         return "; one seed, not tested"
     if len({*first}) == len({*second}) == 1:
         return "; each seed gave the same"
-    # `ttest_ind` warns of scores that are all the same.
+    # Not `ttest_ind`, which warns if all scores are the same.
     moments = [
         moment
         for values in (first, second)

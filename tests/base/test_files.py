@@ -124,6 +124,14 @@ def test_gzip_without_gz_in_its_name_is_named(write, read):
         read(write(gzip.compress(b"a\n")))
 
 
+@pytest.mark.parametrize("cut", [slice(-5), slice(9, None)])
+def test_damaged_gzip_text(tmp_path, cut):
+    path = tmp_path / "a.gz"
+    path.write_bytes(gzip.compress(b"text")[:10] + gzip.compress(b"b")[cut])
+    with pytest.raises(InputError, match="compression is damaged or truncated"):
+        files.read_text(str(path))
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

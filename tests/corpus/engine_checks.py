@@ -18,7 +18,7 @@ UNUSABLE = pytest.mark.parametrize(
     ("text", "outputs", "message"),
     [
         (b"wa\nwb\n\nwc\xff\n", "out/0", r"^a\.txt:4: byte 0xff"),
-        (b"wa\nwb\n", "out/0", "has 1 with 2 in all. Put blank lines"),
+        (b"wa\nwb\n", "out/0", r"1 document\(s\), 2 sentence\(s\)\. Put"),
         (b"wa\nwb\n\nwa\n", "out/0,1,2,3,4,5,6", "instances for 7 files"),
         # A path that cannot be written fails before the text is read.
         (b"\xff", "out/0,a.txt/b", r"Cannot write .*a.txt/b"),

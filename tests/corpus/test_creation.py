@@ -359,13 +359,13 @@ MANY = {"output": ",".join(f"out/{i}" for i in range(99))}
     ("text", "settings", "message"),
     [
         (b"\n \n", {}, "text.txt` has only blank lines"),
-        (b"wa\nwb\n", {}, "has 1 with 2 in all. Put blank lines .*`next_sent"),
-        (b"wa\n\nwb\n\nwc\n", {}, "has 3 with 3 in all. Put .*`next_"),
+        (b"wa\nwb\n", {}, r"found 1 document\(s\), 2 .*Put blank .*`next_sent"),
+        (b"wa\n\nwb\n\nwc\n", {}, r"3 document\(s\), 3 .*Put .*`next_"),
         (b"wa\nwb\n\nwc\xff\n", {}, r"text\.txt:4: byte 0xff"),
         (
             b'{"text": "wa\\nwb"}',
             JSONL,
-            r"1 with 2 in all\. End .*`next_sentence=F",
+            r"1 document\(s\), 2 .*End .*`next_sentence=F",
         ),
         (
             b'{"text": "wa"}\n{"text": "wb"}',

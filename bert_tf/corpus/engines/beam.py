@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # These runners get some options from a server, so unknown options are accepted.
 # The same holds for custom runners, such as my_module.MyRunner.
 _RUNNERS_WITH_OPTIONS = ("flink", "spark", "portable")
-# What runners raise that do not exist, or that lack an option or a package.
+# The errors of a runner that does not exist or lacks an option or a package.
 _RUNNER_ERRORS = (
     AttributeError,
     ImportError,
@@ -89,7 +89,7 @@ def new_pipeline(options: str) -> "beam.Pipeline":
 def _import_beam() -> Any:
     """Imports Apache Beam silently; later it logs warnings and errors only."""
     try:
-        # While it is imported, it logs warnings about Google Cloud packages.
+        # The import logs warnings about Google Cloud packages.
         logging.disable(logging.WARNING)
         import apache_beam
     except ModuleNotFoundError as error:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 # A worker's error in the text of the error that Spark raises.
 _WORKER_ERROR = re.compile(r"^(?:\w+\.)*InputError: (.+)$", re.M)
 _NO_MODULE = re.compile(r"ModuleNotFoundError: No module named '(\w+)")
-# What is wrong, in Java's log and in its errors.
+# The cause of an error, in Java's log and errors.
 _REASON = re.compile(
     r"(?:has been killed\. Reason: |^(?:: )?[\w.$]+(?:Exception|Error): )(.+)",
     re.M,
@@ -72,8 +72,8 @@ def opened(master: str | None) -> "Iterator[SparkEngine]":
       InputError: If PySpark or Java is missing, or the cluster refuses.
     """
     try:
-        import pandas  # noqa: F401  PySpark imports it much later,
-        import pyarrow  # noqa: F401  and this too.
+        import pandas  # noqa: F401  PySpark imports both much later.
+        import pyarrow  # noqa: F401
         from pyspark.sql import SparkSession
     except ModuleNotFoundError as error:
         raise missing("`runner=spark`", str(error.name), "spark") from error
@@ -117,7 +117,7 @@ def _start(master: str | None) -> "SparkSession":
         builder = builder.master(master)
     if not is_submitted and (master or "local").startswith("local"):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    # It logs every connection that it closes.
+    # Py4J logs every connection that it closes.
     standard_logging.getLogger("py4j").setLevel(standard_logging.CRITICAL)
     asked = "spark.log.level" in os.environ.get("PYSPARK_SUBMIT_ARGS", "")
     is_quiet = not asked and not is_submitted
@@ -138,7 +138,7 @@ def _start(master: str | None) -> "SparkSession":
 
 @contextlib.contextmanager
 def _one_line_errors() -> Iterator[None]:
-    """Raises the InputError of a worker, or one for what stopped Spark."""
+    """Raises a worker's InputError, or one that says what stopped Spark."""
     from py4j.protocol import Py4JError, Py4JNetworkError
     from pyspark.errors import PySparkException, PythonException
 
@@ -188,7 +188,7 @@ def reason(*texts: str) -> str:
 
 
 class _Part(NamedTuple):
-    """A part of a collection: rows, and what makes items of them."""
+    """A part of a collection: rows, and the function that reads their items."""
 
     frame: "DataFrame"
     read: Callable[[Iterator[Any]], Iterator[Any]]

@@ -1,4 +1,4 @@
-"""`CrossEncoder`: scores of pairs, by which documents are ranked."""
+"""`CrossEncoder`: scores pairs of texts, and ranks documents."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -32,13 +32,13 @@ _LOWEST = -1e9
 
 
 class PairEncoding(Encoding):
-    """How pairs become rows, or queries with documents, [n, D, S]."""
+    """How pairs become rows [n, S], or queries with documents [n, D, S]."""
 
     def features(self, examples: Sequence[Example]) -> Features:
         """Returns the features of pairs with scores, or of `_lists`.
 
         Raises:
-          InputError: If all documents of a query are equal.
+          InputError: If all documents of a query have the same tokens.
         """
         if not examples[0].choices:
             return super().features(examples)
@@ -83,9 +83,9 @@ class PairEncoding(Encoding):
 class RankingTask(FineTuningTask):
     """Scores of a query and a document, or of lists of documents.
 
-    Examples are pairs with a score, `label_ids` [B], or a query with D
-    documents, whose features have one more axis. `label_shares`, [B, D], are
-    then 1 for the first document, which is the positive one, and 0 for others.
+    Examples are pairs with a score, `label_ids` [B], or lists: a query with D
+    documents. Features of lists have one more axis, and `label_shares`, [B, D]:
+    1 for the first document, which is the positive one, and 0 for others.
 
     The loss of a pair is the squared error, or, with two outputs, the binary
     cross-entropy. The loss of a list is the cross-entropy of its positive
@@ -199,26 +199,26 @@ class CrossEncoder(TextModel):
         # For example [{'index': 1, 'score': 3.1, 'text': 'ada wrote it'},
         #              {'index': 0, 'score': -1.2, 'text': 'it is long'}]
 
-    `fit` and `evaluate` take pairs with scores, `y`; or, without `y`, lists of
-    a query, a positive document and one or more negatives; or a tuple of such
-    columns. A batch has `batch_size` queries with all their documents; shorter
-    lists are padded to the longest one. Negatives with the tokens of the
-    positive document are ignored. See `RankingTask` for losses and
-    scores.
+    `fit` and `evaluate` take pairs with scores, `y`. Without `y`, they take
+    lists: a query, a positive document and one or more negatives, as rows or as
+    a tuple of columns. A batch has `batch_size` queries with all their
+    documents; shorter lists are padded to the longest one. Negatives with the
+    tokens of the positive document are ignored. See `RankingTask` for losses
+    and scores.
 
     `predict` returns a dict of the `score` of each pair: the output of the
     model; with two labels, the probability of the last one.
 
-    Losses and metrics passed to `compile` compare [1, 0, 0, ...] with the
-    scores of a query, which are -1e9 for padding; or, of pairs, the scores `y`,
-    [B, 1], with the scores of the model, [B, 1].
+    For lists, losses and metrics passed to `compile` compare [1, 0, 0, ...]
+    with the scores of a query, which are -1e9 for padding. For pairs, they
+    compare the scores `y`, [B, 1], with the scores of the model, [B, 1].
 
     Args:
       model: A `BertClassifier` with one or two outputs.
       tokenizer: A `FullTokenizer` or a `BertTokenizer`.
-      labels: The names of two classes, the last one for relevant documents. By
-        default the checkpoint's, or LABEL_0 and LABEL_1. The scores of pairs
-        are then from 0 to 1.
+      labels: For a model with two outputs, the names of the classes, the last
+        one for relevant documents. By default the checkpoint's, or LABEL_0 and
+        LABEL_1. `predict` then returns scores from 0 to 1.
       max_seq_length: The longest sequence, in tokens with [CLS] and [SEP].
 
     Raises:
@@ -246,7 +246,7 @@ class CrossEncoder(TextModel):
         if model.num_labels != max(1, len(self.labels)) or len(self.labels) > 2:
             raise wrong_value(
                 "The number of outputs of the model",
-                "1, or 2 with two labels, of which the last one is right",
+                "1, or 2 with two labels, the last one for relevant documents",
                 model.num_labels,
             )
 
@@ -262,7 +262,7 @@ class CrossEncoder(TextModel):
             return scores_of(logits)[:, None]
         flat = flatten(inputs)
         scores = scores_of(super().call(flat, training=training))
-        # Texts have [CLS] and [SEP]; the padding of lists has [CLS] alone.
+        # A text has [CLS] and [SEP]; the padding of a list has only [CLS].
         is_padding = ops.sum(flat["input_mask"], axis=-1) == 1
         scores = ops.where(is_padding, _LOWEST, scores)
         return ops.reshape(scores, shape[:-1])
@@ -332,7 +332,7 @@ class CrossEncoder(TextModel):
 
 
 def _are_lists(x: Any) -> bool:
-    """Returns whether texts have more than two columns or rows of lists."""
+    """Returns whether rows have more than two texts."""
     if isinstance(x, tuple):
         return len(x) > 2
     rows = () if isinstance(x, (str, bytes, Mapping)) else plain(x)

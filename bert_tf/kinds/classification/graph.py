@@ -1,4 +1,4 @@
-"""Classes, numbers and multiple choice in a graph."""
+"""Predicts classes, numbers and choices in a graph."""
 
 import keras
 import tensorflow as tf
@@ -13,11 +13,11 @@ from bert_tf.tokenization.graph_normalization import drop_invalid_utf8
 class ServedClassifier(ServedTask):
     """Maps a text or a pair to a class, any number of labels, or a number.
 
-    For single labels, `answer` returns `label`, the most likely one, strings
-    [B]; its `probability`, float32 [B]; all `labels` in the model's order,
-    strings [B, C]; and their `probabilities`, float32 [B, C]. For multiple
-    labels: `labels`, `probabilities`, and `is_present`, bool [B, C]. For
-    regression: `score`, float32 [B].
+    For single labels, `answer` returns the most likely `label`, strings [B];
+    its `probability`, float32 [B]; all `labels` in the model's order, strings
+    [B, C]; and their `probabilities`, float32 [B, C]. For multiple labels:
+    `labels`, `probabilities`, and `is_present`, bool [B, C]. For regression:
+    `score`, float32 [B].
 
     Args:
       model: A `BertClassifier`, built.

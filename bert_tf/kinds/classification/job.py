@@ -98,7 +98,7 @@ def run(
         steps=_Steps(task, config, data_set, parts.get("test", [])),
         serve=functools.partial(_served, task=task, is_pair=data_set.is_pair),
         metrics=[name + suffix for suffix in suffixes for name in metrics],
-        # A later run with custom files fails if it leaves out --text_b_column.
+        # A later run fails if it leaves out the --text_b_column of this one.
         facts={"is_pair": data_set.is_pair},
         inputs=filter(None, [config.unlabeled_file]),
     )

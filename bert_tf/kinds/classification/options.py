@@ -64,8 +64,8 @@ class ClassifierConfig(TableOptions, DistillationOptions):
         recorded=True,
         decides="score",
     )
-    # XNLI's languages: of the development and test sets, as in the original,
-    # and of the training set, by default the same.
+    # The language of XNLI's development and test sets, as in the original; and
+    # of its training set, by default the same.
     xnli_language: str = "zh"
     xnli_train_language: str | None = None
     text_a_column: str = option(

@@ -25,15 +25,15 @@ from bert_tf.tasks.task import (
 def losses_of(problem: str, label_ids, logits, label_smoothing: float = 0.0):
     """Returns the loss of each example, float32 [B].
 
-    For a single label or choice -sum_c t_c log softmax(logits)_c for the
-    targets t. With smoothing e, t_c is 1 - e + e/C for the label and e/C for
-    the others. For multiple labels the mean binary cross-entropy; with
-    smoothing, the target is 1 - e/2 for a label and e/2 for the others. For
-    regression the squared error, without smoothing.
+    For a single label or choice: -sum_c t_c log softmax(logits)_c with targets
+    t. With smoothing e, t_c is 1 - e + e/C for the label and e/C for others.
+    For multiple labels: the mean binary cross-entropy. With smoothing, the
+    target is 1 - e/2 for a label and e/2 for others. For regression: the
+    squared error, without smoothing.
 
     Args:
       problem: One of `examples.PROBLEMS`.
-      label_ids: Labels; or, of a single label, the probabilities [B, C].
+      label_ids: Label ids; for a single label also probabilities, [B, C].
       logits: Floats [B, C].
       label_smoothing: The fraction e.
     """
@@ -66,7 +66,7 @@ SIGMOID = "torch.nn.modules.activation.Sigmoid"
 
 
 def activation_of(model: BertClassifier, problem: str) -> dict[str, Any]:
-    """Returns the `activation_fn` for a checkpoint, if the model's had one."""
+    """Returns the `activation_fn` to record, if the model's checkpoint did."""
     activations = {"regression": IDENTITY, "multi_label": SIGMOID}
     known = getattr(model.checkpoint, "activation_fn", None)
     return {"activation_fn": activations.get(problem)} if known else {}
@@ -165,7 +165,7 @@ class ClassificationTask(FineTuningTask):
     def element_weights(self, features: Mapping) -> Any:
         """Returns the weights of classes and windows, float32 [B].
 
-        In an epoch, texts have equal weights, not windows.
+        In an epoch, all texts have the same weight, for any number of windows.
         """
         weights = self.is_element(features)
         if self.class_weights is not None:
@@ -188,7 +188,7 @@ class ClassificationTask(FineTuningTask):
         if self.problem == "regression":
             return ops.square(ours[:, 0] - theirs[:, 0])
         if self.problem == "multi_label":
-            # The logits of a softmax, [B, C, 2].
+            # Each label as a softmax over present and absent, [B, C, 2].
             theirs, ours = (
                 ops.stack([x, ops.zeros_like(x)], axis=-1)
                 for x in (theirs, ours)
@@ -197,7 +197,7 @@ class ClassificationTask(FineTuningTask):
         return divergence(theirs, ours, temperature)
 
     def decode(self, outputs: Mapping) -> dict:
-        """See the function `decode`."""
+        """See `predictions.decode`."""
         return decode(self.problem, outputs["logits"])
 
     def answers(
@@ -231,9 +231,9 @@ class ClassificationTask(FineTuningTask):
 
         Source: `metric_fn` of `run_classifier.py`. `eval_loss` is the mean
         over the examples. `loss` is what TensorFlow 1's Estimator reports: the
-        mean over batches of their means, in which a short last batch counts
-        as much as any other. The batches are `eval_batch_size` examples in the
-        order of the file, however they were batched for the computation.
+        mean of the means of batches, in which a short last batch counts as
+        much as any other. These batches are always `eval_batch_size` examples
+        in the order of the file.
         """
         label_ids = predictions["label_ids"]
         values = probabilities(self.problem, predictions["logits"])

@@ -72,20 +72,20 @@ class TextClassifier(TextModel):
     Texts are a list, a NumPy array or a column of pandas or of Hugging Face's
     `datasets`. Pairs are a list of tuples, or a tuple of two columns.
 
-    Labels are names, or their positions from 0 if no name looks like a number
-    or a boolean, or rows of numbers whose sum is 1, such as [0, 1] or [0.25,
-    0.75]; for multi_label, a list of names, or a list with 0 or 1 for each
-    label; for regression, numbers.
+    A label is a name; or its position from 0, if no name looks like a number or
+    a boolean; or a row of numbers whose sum is 1, such as [0, 1] or [0.25,
+    0.75]. For multi_label, it is a list of names, or of 0 or 1 for each label;
+    for regression, a number.
 
-    `predict` returns a list of dicts, or one dict for a single text: `label`
-    with its `probability`, and the `probabilities` of all labels; for
+    `predict` returns a list of dicts, or one dict for a single text. Each has
+    the `label`, its `probability`, and the `probabilities` of all labels; for
     multi_label the `labels` above 0.5 and all `probabilities`; for regression
     the `score`.
 
     `evaluate` and `fit(validation_data=...)` return the loss, Keras's metrics,
-    and the scores of run_classifier.py: F1 of the last of two labels, or
-    macro-F1 of more, and Matthews's correlation; for multi_label exact_match,
-    micro_f1 and macro_f1; for regression pearson and spearman.
+    and the scores of run_classifier.py: Matthews's correlation, and F1 of the
+    last of two labels, or macro-F1 of more. For multi_label, the scores are
+    exact_match, micro_f1 and macro_f1; for regression, pearson and spearman.
 
     `CrossEncoder` ranks documents for a query.
 
@@ -100,9 +100,9 @@ class TextClassifier(TextModel):
       is_pair: Whether an export takes pairs of texts; `fit` sets it.
       max_seq_length: The longest sequence, in tokens with [CLS] and [SEP].
       doc_stride: If given, longer texts become windows of `max_seq_length`
-        tokens, which start this many tokens apart. `fit` trains on windows: in
-        the loss of the labels all texts have the same weight, in a teacher's
-        loss all windows. `evaluate` and `predict` return scores and answers per
+        tokens, which start this many tokens apart. `fit` trains on windows: all
+        texts have the same weight in the loss of the labels, all windows in a
+        teacher's loss. `evaluate` and `predict` return scores and answers per
         text. By default texts are truncated.
       window_pooling: How the logits of a text's windows are pooled: "mean" or
         "max".
@@ -189,7 +189,7 @@ class TextClassifier(TextModel):
 
     @property
     def _needs_labels(self) -> bool:  # type: ignore[override]
-        # A teacher's answers take their place.
+        # With a teacher, `fit` accepts texts without labels.
         return self._teacher is None
 
     def compile(
@@ -203,8 +203,8 @@ class TextClassifier(TextModel):
     ) -> None:
         """Configures training; see `TextModel.compile`.
 
-        Metrics get probabilities. Those that compare one label, such as
-        `keras.metrics.AUC()`, get the last of two labels.
+        Metrics get probabilities. With two labels, metrics of one label, such
+        as `keras.metrics.AUC()`, get the last one.
         """
         options |= {"metrics": metrics, "weighted_metrics": weighted_metrics}
         for name in ("metrics", "weighted_metrics"):
@@ -213,7 +213,7 @@ class TextClassifier(TextModel):
         super().compile(optimizer, loss, **options)
 
     def compute_metrics(self, x, y, y_pred, sample_weight=None):
-        """Passes Keras's metrics probabilities, and labels as numbers."""
+        """Updates Keras's metrics with probabilities and label ids."""
         if self.problem == "multi_label":
             y_pred = ops.sigmoid(y_pred)
         elif self.problem == "single_label":
@@ -275,7 +275,7 @@ class TextClassifier(TextModel):
     def _text_features(self, x: Any, y: Any) -> Features:
         shares = None
         if y is not None and self.problem == "single_label":
-            # A label may be alone in a row of a column, [n, 1].
+            # A column [n, 1] has one label in each row.
             y = [
                 row[0]
                 if isinstance(row, (list, tuple)) and len(row) == 1
@@ -416,7 +416,7 @@ def _count_windows_relatively(arrays: dict[str, np.ndarray]) -> None:
 
 
 def of_probabilities(metrics: Any, problem: str) -> Any:
-    """Returns metrics of Keras's `compile` for labels and probabilities."""
+    """Adapts metrics for Keras's `compile` to label ids and probabilities."""
     if problem == "regression":
         return metrics
     is_single_label = problem == "single_label"
@@ -426,7 +426,7 @@ def of_probabilities(metrics: Any, problem: str) -> Any:
         if name in ("accuracy", "acc"):
             if not is_single_label:
                 return metric
-            # Keras would choose by the labels of the first batch.
+            # Keras would choose the metric by the labels of the first batch.
             return keras.metrics.SparseCategoricalAccuracy(name)
         found = keras.metrics.get(metric)
         if not isinstance(found, _OF_ROWS) and not _is_of_one_label(found):
@@ -449,11 +449,11 @@ def _is_of_one_label(metric: Any) -> bool:
 
 @keras.saving.register_keras_serializable("bert_tf")
 class LabelMetric(keras.metrics.Metric):
-    """Passes a metric, which compares rows, the numbers of labels.
+    """Converts label ids for a metric that compares rows, or one label.
 
     A metric of one label, such as `AUC`, gets the last of two labels. With more
-    labels, or with its arguments `class_id`, `top_k` or `multi_label`, it gets
-    0 or 1 for each label.
+    labels, or if it has a `class_id`, `top_k` or `multi_label`, it gets 0 or 1
+    for each label. Metrics of rows always do.
 
     Args:
       metric: The metric.
@@ -470,7 +470,7 @@ class LabelMetric(keras.metrics.Metric):
         )
 
     def update_state(self, y_true, y_pred, sample_weight=None):
-        """Adds numbers of labels [B] and their probabilities [B, C]."""
+        """Adds label ids [B] and the probabilities of labels [B, C]."""
         num_labels = y_pred.shape[-1]
         if self._takes_last and num_labels == 2:
             y_pred = y_pred[:, 1]

@@ -1,1 +1,1 @@
-"""Words for [MASK]."""
+"""Predicted words for each [MASK]."""

@@ -40,7 +40,7 @@ class Filled(NamedTuple):
     Attributes:
       text: The text.
       text_b: The second text of a pair, or None.
-      blanks: For each [MASK] the most probable words with their probabilities.
+      blanks: For each [MASK], the most probable words and their probabilities.
       next_sentence: The probability that `text_b` follows `text`, or None.
     """
 
@@ -77,8 +77,8 @@ def run(config: FillMaskConfig) -> list[Filled]:
             source=config.init_checkpoint,
         )
         return []
-    # A model that records that it was trained without this head has random
-    # weights for it.
+    # The next-sentence head of a model with the recorded head masked_lm has
+    # random weights.
     has_next_sentence = start.head != "masked_lm" and all(
         name in start.weights for name in NEXT_SENTENCE
     )
@@ -111,7 +111,7 @@ def fill(
     truncated as in training.
 
     Raises:
-      InputError: If a text alone has no `[MASK]`, or one is cut off.
+      InputError: If a single text has no `[MASK]`, or a `[MASK]` is truncated.
     """
     if text_b is None:
         require_mask(text)
@@ -124,7 +124,7 @@ def fill(
     blanks = zip(answer["words"], answer["probabilities"], strict=True)
     follows = None
     if text_b is not None:
-        # Class 0 means that it follows.
+        # Class 0 means that `text_b` follows.
         shares = ops.softmax(outputs["next_sentence_logits"])
         follows = float(shares[0, 0])
     listed = [list(zip(*blank, strict=True)) for blank in blanks]

@@ -5,8 +5,8 @@
         --text="The capital of France is [MASK]."
 
 prints the most probable words for every [MASK], with their probabilities. With
---text_b it also prints the probability that --text_b follows --text; then each
-text may have [MASK] or not. Without --text it reads a text, or a pair
+--text_b, it also prints the probability that --text_b follows --text, and no
+text needs a [MASK]. Without --text, it reads a text, or a pair
 `first ||| second`, from each line of the standard input.
 
 --do_export --export_dir=DIR writes a SavedModel for TensorFlow Serving that

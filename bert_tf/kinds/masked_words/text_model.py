@@ -52,8 +52,8 @@ class MaskedWordPredictor(TextModel):
 
     Args:
       model: A `BertPretrainer`.
-      tokenizer: A `FullTokenizer` or a `BertTokenizer`. Its
-        vocabulary must have [MASK].
+      tokenizer: A `FullTokenizer` or a `BertTokenizer`, with [MASK] in its
+        vocabulary.
       max_seq_length: The longest sequence, in tokens with [CLS] and [SEP].
     """
 
@@ -158,8 +158,8 @@ class MaskedWordPredictor(TextModel):
     def _drawn(self, batch, is_training):
         """Masks a batch, differently in every epoch of a training.
 
-        Evaluations with the same batch size mask the same words, so that scores
-        can be compared.
+        Evaluations with the same batch size mask the same words, which makes
+        their scores comparable.
         """
         seed = (1, int(batch["input_ids"].sum()))
         if is_training:

@@ -46,7 +46,7 @@ from bert_tf.training.hooks import Hook
 from bert_tf.training.results import write_results
 from bert_tf.training.workers import by_chief, require_same_settings
 
-# In --output_dir: the kind of model that is trained there.
+# The file in --output_dir that records the kind of model.
 _RECORD = "pretraining.json"
 
 
@@ -57,7 +57,7 @@ def run(config: PretrainingConfig) -> TrainingResult:
     config.check()
     is_new = not CheckpointManager(config.output_dir).steps()
     initial = None
-    # A run that resumes needs it only for its configuration.
+    # A resumed run only needs the configuration of this checkpoint.
     if config.init_checkpoint and (is_new or not config.bert_config_file):
         initial = open_pretrained(config.init_checkpoint)
     bert_config = start.find_config(config, initial)
@@ -67,7 +67,7 @@ def run(config: PretrainingConfig) -> TrainingResult:
             bert_config, attention_direction=direction
         )
     if config.do_export and not config.do_train:
-        # The sequence length that the model was trained with.
+        # Restores the sequence length of the training.
         model = initial if is_new else None
         if model is None:
             path = os.path.join(config.output_dir, RELEASE)
@@ -104,7 +104,7 @@ def _run(
     encoding: TextEncoding | None,
     initial: Pretrained | None,
 ) -> TrainingResult:
-    """Trains, evaluates and exports, as the options say."""
+    """Trains, evaluates and exports, as requested."""
     if config.do_eval or config.eval_steps > 0:
         # Counts the evaluation records, so that a truncated file fails before
         # training.
@@ -220,7 +220,7 @@ def _data(
 
 
 def _check_options(config: PretrainingConfig, bert_config: BertConfig) -> None:
-    """Compares options with the files they name."""
+    """Checks options against the configuration and earlier files."""
     start.require_length(config.max_seq_length, bert_config)
     kind = {"facts": _kind(config, bert_config)}
     output_folder.require_same(config.output_dir, kind, name=_RECORD)

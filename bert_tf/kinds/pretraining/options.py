@@ -156,7 +156,7 @@ class PretrainingConfig(
             self.output_dir
         )
         if self.bert_config_file and not is_new:
-            checkpoint = None  # A training there may be resumed instead.
+            checkpoint = None  # The run may resume, without reading it.
         if not self.model_size:
             self.require_model(checkpoint)
         settings.require_files(self.vocab_file)

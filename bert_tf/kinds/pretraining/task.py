@@ -23,8 +23,8 @@ OBJECTIVES = {
 class PretrainingTask(Task):
     """The two objectives of section 3.1 of the paper, equally weighted.
 
-    In section 5.1, "No NSP" leaves out the second objective. "LTR" leaves it
-    out too, and predicts every token from the tokens before it.
+    In section 5.1, "No NSP" and "LTR" leave out the second objective. "LTR"
+    predicts every token from the tokens before it.
 
     If several examples share a row (`data/sequence_packing.py`),
     `next_sentence_labels` has a column for each, [B, K], and

@@ -26,7 +26,7 @@ from bert_tf.serving.served import (
     window_ranges,
 )
 
-# The number of spans, for each of the n best answers, whose texts are compared.
+# How many spans are compared by text, for each of the n best answers.
 _SPANS_PER_ANSWER = 16
 
 _NEVER = -float("inf")
@@ -87,8 +87,8 @@ class Spans(NamedTuple):
 def allowed_spans(windows: Windows, best: Tensors, rules: AnswerRules) -> Spans:
     """Returns the spans of each window, by rank of the start, then of the end.
 
-    For questions without spans among the best starts and ends, all starts and
-    ends are considered: `best` has all `best_indexes` of each window.
+    If the best starts and ends of a question form no span, all are considered:
+    `best` has all `best_indexes` of each window.
     """
     rows = {"question": windows.question, **windows.features, **best}
     spans = _spans_of_best(rows, rules, rules.n_best_size)
@@ -110,7 +110,7 @@ def _spans_of_best(
     firsts, lasts = (rows[f"{n}_indexes"][:, :count] for n in ("start", "end"))
 
     def of_tokens(name: str, index: tf.Tensor) -> tf.Tensor:
-        # Missing positions get what [CLS] has, which is not of the context.
+        # Missing positions, -1, get the values of [CLS], which form no span.
         return tf.gather(rows[name], tf.maximum(index, 0), batch_dims=1)
 
     begins = of_tokens("token_starts", firsts)  # [W, n]
@@ -210,9 +210,8 @@ def best_answers(spans: Spans, windows: Windows, count: int) -> NBest:
 def with_null(answers: NBest, null: tf.Tensor) -> NBest:
     """Inserts "no answer" into each row, after answers with the same score.
 
-    Of n answers and the score `null`, float64 [B], n + 1 remain. The last one
-    is "no answer" or empty: if worse answers follow "no answer", the last one
-    is dropped.
+    `null`, float64 [B], has its scores. For n answers, the result has n + 1
+    columns. The last is "no answer" or empty: an answer there is dropped.
     """
     count = answers.scores.shape[1]
     scores = tf.concat([answers.scores, null[:, tf.newaxis]], axis=1)
@@ -287,7 +286,7 @@ class ServedSpanLabeler(Served):
 
         Positions count the characters of the context without invalid UTF-8. If
         there is no answer, because the model predicts so (SQuAD 2.0) or the
-        context is blank, the answer is "" with -1 as start and end.
+        context is blank, the answer is "", and start and end are -1.
 
         Args:
           texts: `question` and `context`, strings [B].
@@ -298,8 +297,8 @@ class ServedSpanLabeler(Served):
           its probability `score`, float32 [B]; `nbest_answers`, `nbest_starts`,
           `nbest_ends` and `nbest_probabilities`, the same for the best answers,
           [B, num_answers]; and `num_nbest`, int32 [B], their number. The rest
-          of a row is "", -1 or 0. For SQuAD 2.0 also `null_odds`,
-          float32 [B], the score of no answer minus the score of the best span.
+          of a row is "", -1 or 0. For SQuAD 2.0 also `null_odds`, float32 [B],
+          the score of no answer minus the score of the best span.
 
         Raises:
           tf.errors.InvalidArgumentError: If a logit is NaN or infinite.

@@ -25,15 +25,15 @@ from bert_tf.tasks.encoding import (
 
 FIRST_UNIQUE_ID = 1_000_000_000
 
-# The null odds of a question without any candidate span. JSON has no infinity;
-# this exceeds all differences of logits, and is the value with which the
-# original initializes the null score.
+# The null odds of a question without any candidate span. JSON has no infinity.
+# This value exceeds all differences of logits; the original initializes the
+# null score with it.
 ODDS_WITHOUT_SPAN = 1e6
 
 # [CLS] question [SEP] part of the context [SEP].
 NUM_SPECIAL_TOKENS = 3
 
-# A kind of fault.
+# The fault that `Encoded.num_cut` counts.
 _TRUNCATED = "Questions truncated to `max_query_length`"
 
 _TYPE_NAMES = {
@@ -190,7 +190,7 @@ def _get(holder: Any, key: str, expected: type, where: str) -> Any:
 
 
 def _is_trainable(question: Question) -> bool:
-    """Returns whether the first answer, if needed, is in the context."""
+    """Returns whether a question is impossible or has its answer in place."""
     if question.is_impossible or not question.answers:
         return question.is_impossible
     text, start = question.answers[0].text, question.answers[0].start
@@ -269,8 +269,8 @@ class SpanEncoding(RowEncoding[Question]):
 
 # The characters [start, end) of each token of a context, and whether this
 # window has the most context around the token (the first window on ties). For
-# the context "Bob ran." the starts of "[CLS] who ran [SEP] bob ran . [SEP]" are
-# 0 0 0 0 0 4 7 0, and the ends 0 0 0 0 3 7 8 0.
+# the context "Bob ran.", "[CLS] who ran [SEP] bob ran . [SEP]" has the starts
+# 0 0 0 0 0 4 7 0 and the ends 0 0 0 0 3 7 8 0.
 PLACES = ("token_starts", "token_ends", "is_max_context")
 
 
@@ -311,10 +311,10 @@ def make_windows(
 ) -> Encoded:
     """Tokenizes questions and pairs each with windows over its context.
 
-    A context without tokens has one window without them. In training it has
-    none, and neither has an answerable question whose first answer is missing
-    or covers no token. The memory needed grows with the number of windows, so
-    pass a few thousand questions at a time, and keep the questions of a
+    A context without tokens has one window without them, but none in training.
+    In training, an answerable question has no windows if its first answer is
+    missing or covers no token. The memory needed grows with the number of
+    windows, so pass a few thousand questions at a time. Keep the questions of a
     paragraph together: their context is tokenized once.
 
     Args:

@@ -33,7 +33,7 @@ from bert_tf.tasks.task import FineTuningTask, Rows, divergence
 # would be NaN.
 MASKED = -1e9
 
-# Enough windows for batches of equal length, few enough to show progress.
+# Enough windows to batch similar lengths, and few enough to show progress.
 _WINDOWS_AT_A_TIME = 512
 
 # The two ends of a span, in the names of logits and positions.
@@ -49,7 +49,7 @@ class AnswerRules:
 
     Attributes:
       n_best_size: Number of starts and ends considered in each window, and of
-        answers listed. If these make no span, all starts and ends are used.
+        answers listed. If they form no span, all starts and ends are used.
       max_answer_length: Largest number of tokens of an answer.
       with_negative: Whether a question may have no answer (SQuAD 2.0).
       null_score_diff_threshold: There is no answer if the null odds are
@@ -69,9 +69,9 @@ class Prediction:
     Attributes:
       text: A slice of the context, or "" for no answer; for
         `predictions.json`.
-      nbest: The best answers with `text`, `probability` (the sum is 1; 0 if
-        there is no span but must be an answer), `start_logit` and `end_logit`;
-        for `nbest_predictions.json`.
+      nbest: The best answers with `text`, `probability`, `start_logit` and
+        `end_logit`; for `nbest_predictions.json`. The probabilities add up to
+        1, or to 0 if a question that must have an answer has no span.
       null_odds: The null score minus the score of the best span, for
         `null_odds.json`; None unless questions may have no answer.
       best_span: The text of the best span, even if "no answer" is more likely;
@@ -119,12 +119,11 @@ def find_answer(
     earlier window comes first, then the start with the higher logit, then the
     end with the higher logit. Of equal texts the first is kept.
 
-    Without any candidate, as when the best starts are all in a long question,
-    all starts and ends are considered. The original answers "empty" (SQuAD
-    1.1) or crashes (2.0) there. A context without tokens, whose window has
-    none, has the answer "" with
-    the probability 0; if questions may have no answer, with the probability 1
-    and the null odds `ODDS_WITHOUT_SPAN`.
+    If there is no candidate, for example because the best starts are all in a
+    long question, all starts and ends are considered. The original then answers
+    "empty" (SQuAD 1.1) or crashes (2.0). If the context has no tokens, the
+    answer is "" with the probability 0; or, if questions may have no answer,
+    with the probability 1 and the null odds `ODDS_WITHOUT_SPAN`.
 
     Args:
       question: The question.
@@ -230,12 +229,12 @@ def _allowed_spans(
     """Returns the characters [begin, end) and the logits of each span, [c].
 
     Spans start and end at the `count` best tokens; None for all. They are in
-    the order of the windows, then of the rank of the start, then of the end.
+    order of the window, then of the rank of the start, then of the end.
     """
     firsts, lasts = (windows[f"{name}_indexes"][:, :count] for name in _ENDS)
 
     def of_tokens(name: str, index: np.ndarray) -> np.ndarray:
-        # Missing positions get what [CLS] has, which is not of the context.
+        # Missing positions, -1, get the values of [CLS], which form no span.
         index = np.maximum(index, 0)
         return np.take_along_axis(windows[name], index, axis=1)
 
@@ -276,8 +275,8 @@ def are_spans(
     lengths = lasts[:, None] - firsts[:, :, None] + 1
     are_allowed = (lengths >= 1) & (lengths <= max_answer_length)
     are_allowed &= is_max_context[:, :, None] > 0
-    # Normalization sorts combining marks, which can then precede characters
-    # of earlier tokens.
+    # Normalization reorders combining marks, so that a token can precede the
+    # characters of earlier tokens.
     return are_allowed & (begins[:, :, None] < ends[:, None])
 
 
@@ -469,9 +468,9 @@ class SpanTask(FineTuningTask):
         return (losses[0] + losses[1]) / 2
 
     def row_outputs(self, features: Mapping, outputs: Mapping) -> dict:
-        """Returns `best_indexes`, and the features of `AnswerEncoding`.
+        """Returns all `best_indexes`, and the features of `AnswerEncoding`.
 
-        All starts and ends are kept: the best ones may form no span.
+        All are needed if the best starts and ends form no span.
         """
         kept, count = (*PLACES, "is_first_window"), self.encoding.max_seq_length
         return {
@@ -532,10 +531,10 @@ def best_indexes(outputs: Mapping, input_mask, count: int) -> dict:
 
     Returns:
       Dict of `start_indexes` and `end_indexes`, int32 [b, count], positions in
-      descending order of logits, equal ones in order; `start_logits` and
-      `end_logits`, float32 [b, count]; `null_start_logits` and
-      `null_end_logits`, float32 [b], the logits at [CLS]. If a window has fewer
-      tokens, the rest is -1 and -inf, so that the shape is static for any S.
+      descending order of logits, equal logits in ascending order;
+      `start_logits` and `end_logits`, float32 [b, count]; `null_start_logits`
+      and `null_end_logits`, float32 [b], the logits at [CLS]. If a window has
+      fewer tokens, the rest is -1 and -inf: the shape is static for any S.
     """
     best = {}
     for name in ("start", "end"):

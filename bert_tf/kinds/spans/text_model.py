@@ -36,22 +36,21 @@ class QuestionAnswerer(TextModel):
         # For example {'answer': 'Ada', 'score': 0.9, 'start': 0, 'end': 3}
 
     Questions with their texts are a list of pairs (question, context), or a
-    tuple or dict of the two columns. Answers are strings, whose first
-    occurrence in the text counts; pairs (text, start); or SQuAD's dicts of
-    `text` and `answer_start`. "" or an empty dict means that the text has no
-    answer.
+    tuple or dict of the two columns. Answers are strings, located by their
+    first occurrence in the text; pairs (text, start); or SQuAD's dicts of
+    `text` and `answer_start`. "" or an empty dict means no answer.
 
     `predict` returns a list of dicts, or one dict for one pair: `answer`, its
-    probability `score` among the best answers, and its position in the text,
-    `start` to `end`, both -1 if `answer` is "", no answer. `evaluate` and
-    `fit(validation_data=...)` return the official scores, such as `exact_match`
-    and `f1`, in percent.
+    probability `score` among the best answers, and its characters in the text,
+    `start` to before `end`. For no answer, `answer` is "" and both are -1.
+    `evaluate` and `fit(validation_data=...)` return the official scores, such
+    as `exact_match` and `f1`, in percent.
 
     Args:
       model: A `BertSpanLabeler`.
       tokenizer: A `FullTokenizer` or a `BertTokenizer`.
       max_seq_length: The length of a window: question and part of the text.
-      doc_stride: The number of tokens from one window to the next.
+      doc_stride: The number of tokens from the start of a window to the next.
       max_query_length: The length to which questions are truncated.
       with_negative: Whether questions may have no answer, as in SQuAD 2.0.
       max_answer_length: The largest number of tokens of an answer.

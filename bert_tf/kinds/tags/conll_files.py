@@ -1,4 +1,4 @@
-"""Named entities: CoNLL files, records of tagged sentences, labels and scores.
+"""Reads and writes CoNLL files, and turns tagged sentences into rows.
 
 A CoNLL file has one word per line, with its columns, and a blank line between
 sentences:
@@ -40,8 +40,8 @@ from bert_tf.tokenization.wordpiece import FullTokenizer
 OUTSIDE = "O"
 DOCUMENT = "-DOCSTART-"
 
-# The tags of all schemes. M means I; L and E mean the end; U and S a single
-# word. The type is optional, for files with a single type.
+# The tags of all schemes. M means the same as I; L and E mark the end; U and S
+# mark a single word. Files with only one type may omit the type.
 _TAG = re.compile("O|[BIMELSU](-.+)?")
 _BEGIN, _END = frozenset("BSU"), frozenset("OELSU")
 
@@ -54,7 +54,7 @@ _STEMS = {
 _EXTENSIONS = ("txt", "tsv", "conll")
 _OFFICIAL = {"train": "eng.train", "dev": "eng.testa", "test": "eng.testb"}
 
-# A line with a word: its number, from 1, and its columns.
+# The number of a line with a word, from 1, and its columns.
 _Row = tuple[int, list[str]]
 
 
@@ -70,8 +70,8 @@ class Sentence:
       tags: The tag of each word in IOB2; None if they were not read.
       lines: The line number of each word, from 1.
       path: The file.
-      spans: Where each word is in a text, its first character and the one after
-        it; None if the sentence is a list of words.
+      spans: The characters [start, end) of each word in the text; None if the
+        sentence is a list of words.
     """
 
     words: tuple[str, ...]
@@ -114,8 +114,8 @@ def read_conll(
       word_column: Index of the column of the words; -1 is the last.
       tag_column: Index of the column of the tags, in any scheme that
         `to_iob2` accepts.
-      needs_tags: If False, the sentences get no tags, and the file may lack
-        tags. If all words have one, `write_conll` writes the tags.
+      needs_tags: If False, the file may lack tags, and the sentences get none.
+        `write_conll` still writes the tags of a file if all words have one.
 
     Raises:
       InputError: If the file cannot be read, is not UTF-8, has no word, lacks
@@ -179,9 +179,9 @@ def to_iob2(tags: Iterable[str]) -> tuple[str, ...]:
 
     In IOB1, the scheme of the official CoNLL-2003 files, an entity begins with
     I-, and with B- only right after another one of its type: I-PER I-PER B-PER
-    are two people. IOBES, BILOU, BMES and IOE mark the end, after which an
-    entity begins. Tags in IOB2 stay the same. The marks are B, I, M, E, L, S
-    and U, with or without "-TYPE".
+    are two people. IOBES, BILOU, BMES and IOE mark the last word: a tag after
+    it begins an entity. Tags in IOB2 stay the same. The marks are B, I, M, E,
+    L, S and U, with or without "-TYPE".
     """
     converted, previous = [], OUTSIDE
     for tag in tags:
@@ -200,8 +200,8 @@ def write_conll(
     """Writes the words with their predicted tags, as conlleval reads them.
 
     Columns are separated by one space and sentences by an empty line. The last
-    column is the predicted tag; before it comes the tag of the file in IOB2,
-    if it has tags. A `-DOCSTART-` line has "O" for both. Comments are dropped.
+    column is the predicted tag. Before it is the tag of the file, if any, in
+    IOB2. A `-DOCSTART-` line has "O" for both. Comments are dropped.
     White space inside a column, such as a no-break space, becomes "_".
     """
     rows: dict[int, list[str]] = {}
@@ -286,8 +286,8 @@ def find_file(
 ) -> str:
     """Returns the path of a split's CoNLL file, possibly compressed (.gz).
 
-    `name` is a file in the folder or a path. Without it, raises InputError if
-    the folder has no file with a usual name of "train", "dev" or "test".
+    `name` is a file in the folder or a path; `split` is "train", "dev" or
+    "test". Without a name, raises InputError unless the folder has a usual one.
     """
     if name:
         inside = os.path.join(data_dir or "", name)
@@ -388,7 +388,7 @@ class TaggingEncoding(RowEncoding[Sentence]):
         yield f"labels: {' '.join(self.labels[i] for i in label_ids)}"
 
 
-# --------------------------------------------------------- labels, tags, scores
+# ---------------------------------------------------------------------- labels
 
 
 def labels_of(sentences: Iterable[Sentence]) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from bert_tf.kinds.tags.conll_files import TaggingEncoding
 from bert_tf.kinds.tags.task import TaggingTask
 from bert_tf.serving.served import Served, Tensors, in_batches
 
-# The white space at which `str.split` of Python splits: ASCII and Unicode.
+# All white space, ASCII and Unicode, at which `str.split` of Python splits.
 WHITE_SPACE = tuple(
     code for code in range(ord("\u3000") + 1) if chr(code).isspace()
 )
@@ -211,7 +211,7 @@ class ServedTagger(Served):
             return _Rows(
                 self.tokenizer.pack([ids]),
                 tf.boolean_mask(words.value_rowids(), begins > 0),
-                # [CLS] is the first.
+                # [CLS] is at position 0.
                 tf.stack([row_of, position + 1], axis=1),
             )
 
@@ -223,8 +223,8 @@ def _row_begins(
 
     A row takes as many words of a text as fit: with a room of 5 tokens, words
     of 2, 2, 3 and 1 tokens, all of one text, give 1, 0, 1, 0. `borders`, int64
-    [words + 1], are the numbers of tokens before each word, then of all tokens.
-    No word has more than `room` tokens.
+    [words + 1], has the number of tokens before each word, and last the number
+    of all tokens. No word has more than `room` tokens.
     """
     # Finished texts move to word number `num_words`, which does not exist.
     num_words = tf.size(words.values, tf.int64)

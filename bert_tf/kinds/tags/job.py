@@ -54,7 +54,7 @@ def run(
 
 
 class _Steps(Steps):
-    """Scores and writes the tags of whole sentences."""
+    """Writes the predicted tags of the sentences of each split."""
 
     def __init__(self, task: TaggingTask, conll_files: Mapping[str, ConllFile]):
         super().__init__(task)

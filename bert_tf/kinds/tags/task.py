@@ -33,9 +33,9 @@ class TaggingTask(FineTuningTask):
     """The task of `run_ner.py`; section 5.3 of the paper.
 
     The label of a word is predicted at its first token, where `label_mask` is
-    1. Other positions (further tokens, [CLS], padding) have no loss and no
-    label. The weight of an example is its number of words, so the loss is the
-    mean over all words of the global batch.
+    1. Other positions (further tokens, [CLS], [SEP], padding) have no loss and
+    no label. The weight of an example is its number of words, so the loss is
+    the mean over all words of the global batch.
 
     Args:
       config: The configuration of the model.
@@ -89,7 +89,7 @@ class TaggingTask(FineTuningTask):
     def soft_losses(
         self, features: Mapping, outputs: Mapping, temperature: float
     ) -> Any:
-        """See `FineTuningTask`; returns all positions, float32 [B, S]."""
+        """See `FineTuningTask`; has all positions, float32 [B, S]."""
         theirs = ops.swapaxes(features["teacher_logits"], 1, 2)
         return divergence(theirs, outputs["logits"], temperature)
 
@@ -97,8 +97,8 @@ class TaggingTask(FineTuningTask):
         """Returns the most probable label of each token.
 
         Returns:
-          `predicted_ids`, int32 [B, S], and their `probabilities`, which are
-          meaningful where `label_mask` is 1.
+          `predicted_ids`, int32 [B, S], and their `probabilities`; both are
+          meaningful only where the `label_mask`, also returned, is 1.
         """
         predicted_ids, values = most_probable(ops.softmax(outputs["logits"]))
         return {

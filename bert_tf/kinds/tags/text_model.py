@@ -69,7 +69,7 @@ class TokenTagger(TextModel):
         if len(self.labels) != model.num_labels:
             raise wrong_value(
                 "The number of labels",
-                f"{model.num_labels}, the logits of the model",
+                f"{model.num_labels}, the number of logits of the model",
                 len(self.labels),
             )
 

@@ -2,7 +2,7 @@
 
 Source: `extract_features.py` of google-research/bert; section 5.3 of the
 paper. Texts are read, tokenized and computed a part at a time, in batches of
-similar length, and returned in order, so memory does not grow with the file.
+similar length, and returned in order. Only `npz_writer` keeps all in memory.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ from bert_tf.tasks.encoding import Encoding, TextEncoding
 from bert_tf.tasks.examples import Example, split_pair
 from bert_tf.tasks.task import Rows, as_numpy
 
-# The value of --layers for the output of each block.
+# The value of --layers that chooses the output of every block.
 ALL = "all"
 
 # Limits of the results that are kept in memory.
@@ -182,7 +182,7 @@ class VectorTask:
       pooling: One of `POOLINGS`.
     """
 
-    # The pooler, which has no effect.
+    # The pooler has no effect.
     new_variables = "bert/pooler/"
     lora_rank = lora_alpha = None
     checkpoint_variables = staticmethod(checkpoint_variables)
@@ -216,9 +216,9 @@ def extract(
 ) -> Iterator[TextFeatures]:
     """Yields the vectors of texts, in order.
 
-    With `doc_stride`, longer texts are read in windows, whose pooled vectors
-    become their maximum, or their mean weighted by the number of tokens.
-    `pooling` is then "mean" or "max".
+    With `doc_stride`, longer texts are read in windows, and `pooling` must be
+    "mean" or "max". The vector of a text is then the maximum of its windows'
+    vectors, or their mean weighted by the number of tokens.
     """
     line, num_cut = 0, 0
     # "regression" is the problem without labels.
@@ -265,8 +265,7 @@ def how_many_at_a_time(
 ) -> int:
     """Returns how many texts fit into memory with their vectors.
 
-    The result is a multiple of `batch_size`, and at least one batch. A text has
-    `max_seq_length` vectors, or 1 if pooled.
+    The result is a multiple of `batch_size`, and at least one batch.
     """
     states = range(config.num_hidden_layers + 1)
     widths = [
@@ -292,8 +291,8 @@ def jsonl_writer(path: str, vocab: Sequence[str]) -> Iterator[Write]:
         {"linex_index": 0, "features": [{"token": "[CLS]", "layers":
             [{"index": -1, "values": [0.1, ...]}, ...]}, ...]}
 
-    `index` is the number or name of the layer as passed in `layers`. Pooled
-    vectors, which the original does not have, have `layers` instead of
+    `index` is the number or name of the layer as passed in `layers`. For pooled
+    vectors, which the original does not have, there are `layers` instead of
     `features`.
     """
 

@@ -50,7 +50,7 @@ def run(config: FeaturesConfig) -> list[str]:
     start = find_start(config)
     are_chosen = config.layers is not None or config.pooling is not None
     if not config.input_file:
-        # Without `doc_stride`: a fine-tuned model's windows are for its task.
+        # `doc_stride` is not restored: it is for the task of the model.
         length = start.trained_with.get("max_seq_length")
         recorded = config.init_checkpoint, {"max_seq_length": length}
         config = with_recorded(config, recorded)
@@ -75,7 +75,7 @@ def run(config: FeaturesConfig) -> list[str]:
     require_same_settings(strategy, start.facts(), inputs)
     if config.do_export:
         place = functools.partial(require_export_dir, config.export_dir)
-        by_chief(strategy, place, "take `export_dir`")
+        by_chief(strategy, place, "reserve `export_dir`")
     if config.input_file:
         _write_features(config, start, strategy, choices)
     if config.do_export:
@@ -109,7 +109,7 @@ def _write_features(
     choices: Mapping[str, Choice],
 ) -> None:
     """Computes the vectors of all texts; the chief writes them."""
-    # Reading all texts first reports errors before anything is computed.
+    # Reading all texts first finds errors before anything is computed.
     count = sum(1 for _ in text_features.read_texts(config.input_file))
     if not count:
         raise in_file(config.input_file, "there is no text.")
@@ -134,7 +134,7 @@ def _extract(
     estimator = Estimator(
         text_features.VectorTask(start.config, choices, config.pooling),
         strategy,
-        # By default not compiled: texts of a file have many lengths.
+        # Not compiled by default, because texts have many lengths.
         TrainingConfig(jit_compile=bool(settings.jit_compile(config))),
         None,
         lambda: start.weights,

@@ -5,11 +5,11 @@
         --init_checkpoint=uncased_L-12_H-768_A-12/bert_model.ckpt \\
         --layers=-1,-2,-3,-4 --max_seq_length=128
 
---input_file has a text, or a pair `first ||| second`, per line. The output
-keeps the order: the original's JSON lines with the vectors of every token, or
-the much smaller --output_format=npz. --pooling=mean gives one
-vector per text, and --layers also accepts names such as concat_last_four.
-The configuration, vocabulary and casing are read from the checkpoint; use
+--input_file has a text, or a pair `first ||| second`, per line. The output has
+the same order. It is the original's JSON lines with the vectors of every token,
+or the much smaller --output_format=npz. --pooling=mean gives one vector per
+text, and --layers also accepts names such as concat_last_four. The
+configuration, vocabulary and casing are read from the checkpoint; use
 --bert_config_file, --vocab_file and --do_lower_case if it does not contain
 them.
 

@@ -1,8 +1,8 @@
 """Text embeddings, trained on pairs of texts.
 
-The cosine of a pair is fitted to its similarity, from 0 to 1. A pair without a
-similarity is a positive pair; other second texts of the batch are its negatives
-(see `are_negatives`).
+The cosine of a pair is fitted to its similarity, from -1 to 1. The texts of a
+pair without a similarity belong together; other second texts of the batch are
+its negatives (see `are_negatives`).
 
 Sources: Henderson et al. 2017, "Efficient Natural Language Response Suggestion
 for Smart Reply", 4.4; Reimers and Gurevych 2019, "Sentence-BERT".
@@ -25,7 +25,7 @@ from bert_tf.tasks import metrics
 from bert_tf.tasks.encoding import Encoding
 from bert_tf.tasks.task import FineTuningTask, Rows, flatten
 
-# The first is the pooler's output; the others are of the last layer.
+# "pooled" is the pooler's output; the others pool the last layer.
 POOLINGS = ("pooled", *TOKEN_POOLINGS)
 
 # How models compute vectors if their checkpoint does not record it.
@@ -61,7 +61,7 @@ def numbers_of(pairs: Iterable[tuple[Hashable, Hashable]]) -> np.ndarray:
 
 
 def require_negatives(text_ids: np.ndarray, batch_size: int) -> None:
-    """Raises InputError if pairs have no negatives: all losses would be 0.
+    """Raises InputError if no pair has negatives: all losses would be 0.
 
     Args:
       text_ids: The pairs without a score, integers [n, 2]; see `number_texts`.
@@ -132,8 +132,7 @@ def pair_losses(scores, text_ids, vectors):
 
     For a pair with a score, the loss is the squared difference between the
     score and the cosine. For a pair without one, it is the cross-entropy of
-    finding the second text among the second texts of the batch that are its
-    negatives.
+    choosing its second text, not a negative of its first text in the batch.
 
     Args:
       scores: Floats [B]; NaN for a pair without a score.
@@ -201,12 +200,12 @@ class EmbeddingTask(FineTuningTask):
 
     Args:
       config: The configuration of the model.
-      encoding: How pairs become features, for similarities; or how texts do,
-        for vectors.
+      encoding: How pairs become features, to train and to score; or how texts
+        become features, to predict vectors.
       pooling: One of `POOLINGS`.
       normalize: Whether predicted vectors have length 1.
-      is_scored: Whether all pairs have a score. Otherwise their second texts
-        are the answers of a search (`retrieval_scores`).
+      is_scored: Whether all pairs have a score. Otherwise `retrieval_scores`
+        evaluates the search for second texts.
       options: `frozen_layers` and `gradient_checkpointing`.
     """
 

@@ -67,9 +67,9 @@ class TextEmbedder(TextModel):
 
     `fit` takes pairs of texts. Without `y`, the texts of a pair belong
     together. The other second texts of the batch are negatives, unless the
-    batch also pairs them with this first text, or they equal it; larger batches
-    are better. With `y`, numbers from -1 to 1, the cosine of a pair is fitted
-    to its number: divide scores from 0 to 5 by 5.
+    batch also pairs them with this first text, or they equal it. Larger batches
+    are better. With `y`, numbers from -1 to 1, the cosines of pairs are fitted
+    to the numbers: divide scores from 0 to 5 by 5.
 
     `evaluate` with `y` returns the correlations `pearson` and `spearman` of
     cosines and numbers, which may have any range. Without `y` it returns the
@@ -145,7 +145,7 @@ class TextEmbedder(TextModel):
         self._encoding()
         self._prompt(None)
         if pooling != "pooled" and model.pooler is not None:
-            # It has no gradient.
+            # The pooler has no gradient.
             model.pooler.trainable = False
             model.unused_variables = r"bert/pooler/"
 
@@ -195,7 +195,7 @@ class TextEmbedder(TextModel):
           verbose: See `TextModel.predict`.
           steps: The number of batches to predict.
           callbacks: Callbacks of Keras.
-          prompt_name: Which of the model's prompts to put before each text; by
+          prompt_name: The name of the prompt to put before each text; by
             default `default_prompt_name`, if it is set.
         """
         vectors = predict(
@@ -304,7 +304,7 @@ class TextEmbedder(TextModel):
         return self.prompts[name]
 
     def _scores(self, data, batch_size, progress, features=None):
-        """Returns what run_embeddings.py reports, with the default prompt."""
+        """Returns the scores of run_embeddings.py, with the default prompt."""
         columns = _texts(data.x, 2)
         vectors = np.stack(
             [answers(self, texts, batch_size, progress) for texts in columns],
@@ -325,8 +325,8 @@ class TextEmbedder(TextModel):
     def call(self, inputs, training=False):
         """Maps features, int32 [B, S], to vectors, float32 [B, H].
 
-        Features of pairs, [B, 2, S], become [B, 2, H]. Only `predict`
-        normalizes vectors and joins windows.
+        Features of pairs, [B, 2, S], become [B, 2, H]. Vectors are not
+        normalized, and windows not joined.
         """
         shape = ops.shape(inputs["input_ids"])
         flat = flatten(inputs)
