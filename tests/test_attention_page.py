@@ -43,19 +43,14 @@ def program():
 
 
 @pytest.fixture(scope="module")
-def described(program):
-    return lambda *texts: program.describe(FullTokenizer(VOCAB), texts)
-
-
-@pytest.fixture(scope="module")
-def page_of(program, described):
+def page_of(program):
     """Returns a page of weights that no model computed, and the weights."""
 
-    def make(*texts, num_layers=3, num_heads=5):
-        found = described(*texts)
+    def make(*texts):
+        found = program.describe(FullTokenizer(VOCAB), texts)
         size = len(found["pieces"])
-        shape = (num_layers, num_heads, size, size)
-        weights = np.exp(np.random.default_rng(0).normal(size=shape, scale=2.0))
+        random = np.random.default_rng(0)
+        weights = np.exp(random.normal(size=(3, 5, size, size), scale=2.0))
         weights /= weights.sum(-1, keepdims=True)
         return program.page_of(found, weights, "owner/model"), weights
 
@@ -80,36 +75,12 @@ def weights_in(html):
     return facts, whole.reshape(shape) / facts["levels"]
 
 
-def test_words_are_slices_of_the_text(described):
-    found = described("Café-unbreakable [MASK]able !", "[UNK] zzz שלום")
-    assert found["pieces"][1:6] == ["cafe", "-", "un", "##break", "##able"]
-    assert [
-        (w["text"], w["end"] - w["first"], w["segment"], w["spaced"])
-        for w in found["words"]
-        if not w["special"]
-    ] == [
-        ("Café", 1, 0, True),
-        ("-", 1, 0, False),
-        ("unbreakable", 3, 0, False),
-        ("[MASK]", 1, 0, True),
-        ("able", 1, 0, False),
-        ("!", 1, 0, True),
-        # [UNK] in a text is not a special token.
-        *(("[", 1, 1, True), ("UNK", 1, 1, False), ("]", 1, 1, False)),
-        *(("zzz", 1, 1, True), ("שלום", 1, 1, True)),
-    ]
-    special = [w["text"] for w in found["words"] if w["special"]]
-    assert special == ["[CLS]", "[SEP]", "[SEP]"]
-    assert found["directions"] == ["ltr", "ltr"]
-
-
-@pytest.mark.parametrize("text", [TEXT, NASTY])
-def test_no_text_breaks_the_page(page_of, text):
-    html, weights = page_of(text, NASTY)
+def test_no_text_breaks_the_page(page_of):
+    html, weights = page_of(TEXT, NASTY)
     facts, found = weights_in(html)
     np.testing.assert_allclose(found, weights, atol=0.5 / 4095)
     words = [w["text"] for w in facts["words"] if not w["special"]]
-    assert "".join(words) == re.sub(r"\s", "", text + NASTY)
+    assert "".join(words) == re.sub(r"\s", "", TEXT + NASTY)
     plain, _ = page_of("cat")
     html.encode()
     assert html.count("<") == plain.count("<")
@@ -158,97 +129,60 @@ def test_the_program(tmp_path):
 # In a browser ----------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def browser():
-    with launched() as browser:
-        yield browser
-
-
 @pytest.fixture
-def show(browser, tmp_path):
+def show(tmp_path):
     """Opens a page, which must not fail or send a request."""
     said, requests = [], []
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
-    page = context.new_page()
-    page.set_default_timeout(120_000)  # For a busy machine.
-    page.on("console", lambda message: said.append(message.text))
-    page.on("pageerror", lambda error: said.append(str(error)))
-    page.on("dialog", lambda dialog: said.append(dialog.message))
-    page.on("request", lambda request: requests.append(request.url))
     path = tmp_path / "page.html"
+    with launched() as browser:
+        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        page.set_default_timeout(120_000)  # For a busy machine.
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.on("dialog", lambda dialog: said.append(dialog.message))
+        page.on("request", lambda request: requests.append(request.url))
 
-    def show(html):
-        path.write_text(html, encoding="utf-8")
-        page.goto(path.as_uri())
-        page.wait_for_selector("body[data-ready]")
-        return page
+        def show(html):
+            path.write_text(html, encoding="utf-8")
+            page.goto(path.as_uri())
+            page.wait_for_selector("body[data-ready]")
+            return page
 
-    yield show
-    context.close()
+        yield show
     assert said == []
     assert requests == [path.as_uri()]
 
 
-def shown(html, joined=True, special_tokens=True):
-    """Returns the weights between the units of a page, and their texts."""
-    facts, weights = weights_in(html)
-    units = [w for w in facts["words"] if special_tokens or not w["special"]]
-    spans = [(w["text"], range(w["first"], w["end"])) for w in units]
-    if not joined:
-        pieces = facts["pieces"]
-        spans = [(pieces[n], [n]) for _, span in spans for n in span]
-    texts = [text for text, _ in spans]
-    count = len(facts["pieces"])
-    parts = np.array([np.isin(range(count), span) for _, span in spans])
-    means = parts / parts.sum(axis=1, keepdims=True)
-    return means @ weights @ parts.T, texts
-
-
-def word(page, text, nth=0):
-    return page.locator("#words").get_by_text(text, exact=True).nth(nth)
-
-
-def heading(page):
-    return page.locator("#heading").inner_text()
-
-
-def percent(share):
-    return f"{100 * share:.1f}%"
-
-
-def listed(page):
-    """Returns the names and numbers of the list."""
-    rows = page.locator("#list li").all()
-    return [tuple(row.locator("bdi, data").all_inner_texts()) for row in rows]
-
-
-def expected(shares, words, count=10):
-    """Returns the largest shares as the page lists them."""
-    order = np.argsort(-shares, kind="stable")[:count]
-    return [(words[n], percent(shares[n])) for n in order]
-
-
 def test_pointing_at_words(show, page_of):
+    """The list has the largest mean weights of the tokens of a word."""
     html, _ = page_of(TEXT, TEXT_B)
     page = show(html)
-    weights, words = shown(html)
-    mean = weights[0, 0].mean(axis=0)
-    assert listed(page)[:10] == expected(mean, words)
-    word(page, "sat").hover()
-    assert heading(page) == "“sat” attends to"
-    row = weights[0, 0, words.index("sat")]
-    rest = row.sum() - np.sort(row)[-10:].sum()
-    assert listed(page) == [*expected(row, words), ("9 others", percent(rest))]
-    # The same numbers are below the words.
-    percents = [
-        span.get_attribute("data-percent")
-        for span in page.locator(".word").all()
-    ]
-    assert percents == [f"{100 * x:.0f}" if x >= 0.005 else "" for x in row]
+    facts, weights = weights_in(html)
+    words = [word["text"] for word in facts["words"]]
+    index = range(len(facts["pieces"]))
+    parts = np.array(
+        [np.isin(index, range(w["first"], w["end"])) for w in facts["words"]]
+    )
+    means = parts / parts.sum(axis=1, keepdims=True)
+    weights = (means @ weights @ parts.T)[0, 0]
+
+    def assert_listed(heading, shares):
+        if heading:
+            assert page.locator("#heading").inner_text() == heading
+        order = np.argsort(-shares, kind="stable")[:10]
+        rows = page.locator("#list li").all()
+        found = [tuple(r.locator("bdi, data").all_inner_texts()) for r in rows]
+        expected = [(words[n], f"{100 * shares[n]:.1f}%") for n in order]
+        assert found[:10] == expected
+
+    def point_at(text):
+        page.locator("#words").get_by_text(text, exact=True).first.hover()
+
+    assert_listed(None, weights.mean(axis=0))
+    point_at("sat")
+    assert_listed("“sat” attends to", weights[words.index("sat")])
     page.mouse.move(1, 1)
-    assert listed(page)[:10] == expected(mean, words)
+    assert_listed(None, weights.mean(axis=0))
     page.get_by_role("radio", name="what attends to it").check()
-    word(page, "cat").hover()
-    assert heading(page) == "What attends to “cat”"
-    column = weights[0, 0, :, words.index("cat")]
-    assert listed(page) == expected(column, words)
+    point_at("cat")
+    assert_listed("What attends to “cat”", weights[:, words.index("cat")])

@@ -11,7 +11,6 @@ import pytest
 import tensorflow as tf
 
 from bert_tf import BertConfig
-from bert_tf.errors import InputError
 
 GIB = 2**30
 
@@ -22,11 +21,6 @@ def tpu(benchmarks):
 
 
 # The search.
-
-
-@pytest.fixture(scope="module")
-def case(tpu):
-    return tpu.Case("pretraining", "training", "base", 128, "v5e")
 
 
 @pytest.fixture
@@ -53,17 +47,6 @@ def answers(tpu, monkeypatch, tmp_path):
     return found
 
 
-def test_the_largest_batch_is_found(tpu, case, answers, monkeypatch):
-    """v5e: from 64, which does not fit; v5p: from the memory of v5e."""
-    assert answers.search(case) == 16
-    assert [size for *_, size in answers.asked] == [64, 32, 16]
-    answers.asked.clear()
-    assert answers.search(case._replace(chip="v5p")) == 2**9
-    assert [size for *_, size in answers.asked] == [64, 128, 256, 512, 1024]
-    monkeypatch.setitem(tpu.MEMORY, "v6e", -1)
-    assert answers.search(case._replace(chip="v6e", model="large")) == 0
-
-
 def test_a_stopped_search_resumes(tpu, answers, monkeypatch):
     config = tpu.TpuConfig(
         output=answers._path,
@@ -82,26 +65,13 @@ def test_a_stopped_search_resumes(tpu, answers, monkeypatch):
         ("v6e", "prediction", 32),
     ]
     text = tpu.section(found)
-    for line in (
-        "- pytest " + pytest.__version__ + "; bfloat16 activations, float32 "
-        "weights",
-        "- v5e: 16 GiB nominal, 16.00 usable by programs",
-        "| model | length | v4 | v5e | v5p | v6e |",
-        "| BERT-Base | 128 |  | 16 (100%) |  | 32 (78%) |",
-    ):
-        assert f"\n{line}\n" in f"\n{text}"
+    assert "\n| BERT-Base | 128 |  | 16 (100%) |  | 32 (78%) |\n" in text
     kept = json.loads(pathlib.Path(config.output).read_text())
     kept["trials"] = kept["trials"][:2]
     tpu.comparison.write_json(config.output, kept)
     answers.asked.clear()
     assert tpu.run(config).trials == found.trials
     assert answers.asked == everything[2:]
-    tpu.comparison.write_json(config.output, {"versions": {"pytest": "1.0"}})
-    with pytest.raises(InputError, match=r"answers are of .*'1\.0'"):
-        tpu.run(config)
-    monkeypatch.setattr(tpu, "PACKAGES", ("no-such-package",))
-    with pytest.raises(InputError, match="no-such-package is not installed"):
-        tpu.run(config)
 
 
 # The compiler.
@@ -170,41 +140,6 @@ def test_steps_of_the_scripts_compile(steps, task, kind):
 # What a TPU cannot do.
 
 
-class WithoutPadding:
-    """A task that removes padding: the shapes depend on the batch."""
-
-    def __init__(self, task):
-        self._task = task
-
-    def __getattr__(self, name):
-        return getattr(self._task, name)
-
-    def predictions(self, features, outputs):
-        mask = features["input_mask"] > 0
-        extra = tf.reduce_sum(tf.boolean_mask(features["segment_ids"], mask))
-        kept = self._task.predictions(features, outputs)
-        return {name: x + tf.cast(extra, x.dtype) for name, x in kept.items()}
-
-
-def test_a_step_whose_shapes_depend_on_the_data(steps, monkeypatch):
-    make = steps.TASKS["tokens"]
-    monkeypatch.setitem(
-        steps.TASKS, "tokens", lambda *args: WithoutPadding(make(*args))
-    )
-    step = steps.Step("tokens", "prediction", CONFIG, LENGTH, BATCH)
-    with pytest.raises(ValueError, match=r"tensor<\?.* depends on the data"):
-        step.lower(CHIPS)
-
-
-def test_batches_of_several_lengths(steps, monkeypatch):
-    """The batches for CPUs and GPUs."""
-    padding = steps.batching.Padding()
-    monkeypatch.setattr(steps.batching, "Padding", lambda static: padding)
-    step = steps.Step("tokens", "prediction", CONFIG, LENGTH, BATCH)
-    with pytest.raises(ValueError, match="is not known"):
-        step.lower(CHIPS)
-
-
 @pytest.mark.parametrize(
     ("function", "message"),
     [
@@ -218,38 +153,3 @@ def test_batches_of_several_lengths(steps, monkeypatch):
 def test_unsupported_operations_are_errors(compiler, function, message):
     with pytest.raises(ValueError, match=message):
         compiler.lower(function, [tf.TensorSpec((3, 5))])
-
-
-def test_memory_for_programs(compiler, tpu):
-    for chip, memory in tpu.MEMORY.items():
-        share = compiler.available_memory(chip) / memory
-        assert 0.95 < share < 1.01
-
-
-def test_dropout_uses_the_generator_of_a_tpu(compiler):
-    """Philox would take a hundred times the memory of its result."""
-
-    def draw(seed):
-        return tf.random.stateless_uniform([1024, 1024], seed)
-
-    text = compiler.lower(draw, [tf.TensorSpec((2,), tf.int32)])
-    assert "PHILOX" in text
-    memory = compiler.compile_for("v5e", text)
-    assert memory["outputs"] == 4 * 1024**2
-    assert memory["temporaries"] <= memory["outputs"]
-
-
-def test_an_answer(steps, tpu, monkeypatch):
-    arguments = "classification", "prediction", "L-1_H-128_A-2", 7, "v6e", 3
-    found = steps.memory_of(*arguments)
-    assert 0.95 < found["available"] / tpu.MEMORY["v6e"] < 1
-    vocabulary = 4 * 30522 * 128
-    assert vocabulary < found["memory"].pop("arguments") < 1.2 * vocabulary
-    assert set(found["memory"]) == {"temporaries", "outputs", "program"}
-
-    def refuse(*_):
-        raise steps.OutOfMemoryError("RESOURCE_EXHAUSTED")
-
-    monkeypatch.setattr(steps, "available_memory", lambda chip: 31)
-    monkeypatch.setattr(steps, "compile_for", refuse)
-    assert steps.memory_of(*arguments) == {"memory": None, "available": 31}

@@ -51,28 +51,3 @@ def vector(*lines):
 def test_formats(program, name, data):
     found = [" ".join(text.split()) for text in program.paragraphs(name, data)]
     assert list(filter(program.is_prose, found)) == [ONE]
-
-
-def test_documents(program, monkeypatch):
-    """Pages are documents; a paragraph that comes again is left out."""
-    pages = [("a", f"{ONE} {TWO} No.\n\n{ONE}"), ("b", f"{ONE}\n\n{TWO}")]
-    read = [(name, text.encode()) for name, text in pages]
-    monkeypatch.setattr(program, "read_package", lambda *_: read)
-    found = program.documents("a.deb", "*", set())
-    assert list(found) == [f"{ONE}\n{TWO}\n{ONE}\n", f"{TWO}\n"]
-    many = "\n\n".join(f"{ONE} It is {'x' * n}." for n in range(1, 42))
-    read = [("a", many.encode())]
-    monkeypatch.setattr(program, "read_package", lambda *_: read)
-    found = program.documents("a.deb", "*", set())
-    assert [text.count(ONE) for text in found] == [40, 1]
-
-
-@pytest.mark.parametrize("script", [None, "#!/bin/sh\nexit 100\n"])
-def test_without_packages(program, monkeypatch, tmp_path, script):
-    """apt-get is missing, or fails."""
-    if script:
-        (tmp_path / "apt-get").write_text(script)
-        (tmp_path / "apt-get").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(program.InputError, match="apt-get could not"):
-        program.run(program.TextOptions(output_dir=str(tmp_path / "text")))

@@ -20,8 +20,6 @@ folder without it.
 
 import contextlib
 import dataclasses
-import errno
-import functools
 import importlib.metadata
 import json
 import logging as standard_logging
@@ -32,8 +30,8 @@ import re
 import socket
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -41,12 +39,7 @@ from absl import logging
 
 from bert_tf.base import files
 from bert_tf.config import positive_integer
-from bert_tf.errors import (
-    InputError,
-    in_file,
-    tensorflow_required,
-    wrong_value,
-)
+from bert_tf.errors import in_file, tensorflow_required, wrong_value
 from bert_tf.modeling.variables import checkpoint_variables
 from bert_tf.serving.served import Served, Tensors
 from bert_tf.version import __version__
@@ -72,9 +65,6 @@ _WIDE = ("/gamma", "/beta", "output_bias")
 class StoredWeights:
     """The variables of an export of a built model.
 
-    Args:
-      model: The model.
-
     Attributes:
       by_name: TensorFlow variables by their TF1 names: a copy in the model's
         compute dtype if the model casts the variable, else the model's own.
@@ -83,28 +73,21 @@ class StoredWeights:
     def __init__(self, model: keras.Model):
         self.by_name: dict[str, tf.Variable] = {}
         self._cast: list[tuple[keras.Variable, tf.Variable]] = []
+        dtype = model.compute_dtype
         for name, variable in checkpoint_variables(model).items():
             stored = variable.value
-            is_cast = variable.dtype != model.compute_dtype
-            if is_cast and not name.endswith(_WIDE):
-                narrow = tf.cast(stored, model.compute_dtype)
-                stored = tf.Variable(narrow, trainable=False)
+            if variable.dtype != dtype and not name.endswith(_WIDE):
+                stored = tf.Variable(tf.cast(stored, dtype), trainable=False)
                 self._cast.append((variable, stored))
             self.by_name[name] = stored
 
-    def used_by(self, method: Callable) -> Callable:
-        """Returns a method of the model that uses these variables."""
-
-        @functools.wraps(method)
-        def call(*arguments):
-            scope = keras.StatelessScope()
-            for variable, stored in self._cast:
-                # The scope's constructor would cast `stored` to float32.
-                scope.add_update((variable, stored))
-            with scope:
-                return method(*arguments)
-
-        return call
+    def scope(self) -> keras.StatelessScope:
+        """Returns a scope in which the model uses these variables."""
+        scope = keras.StatelessScope()
+        for variable, stored in self._cast:
+            # The scope's constructor would cast `stored` to float32.
+            scope.add_update((variable, stored))
+        return scope
 
 
 # The export.
@@ -115,14 +98,7 @@ MODEL_FILE = "saved_model.pb"
 # The name is part of URLs, paths and command lines.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
-Method = Callable[[Tensors], dict[str, tf.Tensor]]
-
-
-class Signature(NamedTuple):
-    """The inputs and outputs of a signature: specs by name."""
-
-    inputs: Mapping[str, tf.TensorSpec]
-    outputs: Mapping[str, tf.TensorSpec]
+Specs = Mapping[str, tf.TensorSpec]
 
 
 def export(
@@ -162,13 +138,16 @@ def export(
         positive_integer("version", version, 2**63 - 1)
         path = os.path.join(export_dir, str(version))
         if files.exists(path):
-            raise _exists_already(path)
+            raise in_file(
+                path,
+                "this version exists already. Pass another number, or none.",
+            )
     with _temporary_folder(export_dir) as folder:
         os.mkdir(folder)
         signatures = save(served, folder)
         card = model_card(served, folder, name, metrics, source)
         texts = {
-            BATCHING: BATCHING_PARAMETERS,
+            "batching_parameters.txt": BATCHING_PARAMETERS,
             MODEL_CARD: to_json(card),
             README: readme(name, served.kind, signatures, served.example),
         }
@@ -188,8 +167,8 @@ def require_export_dir(export_dir: str) -> None:
         pass
 
 
-def save(served: Served, folder: str) -> dict[str, Signature]:
-    """Writes the SavedModel.
+def save(served: Served, folder: str) -> dict[str, tuple[Specs, Specs]]:
+    """Writes the SavedModel; returns inputs and outputs of its signatures.
 
     It contains TensorFlow variables and tables, nothing of Keras: loading it
     needs neither Keras nor this package.
@@ -204,15 +183,24 @@ def save(served: Served, folder: str) -> dict[str, Signature]:
             {name: tf.reshape(x, shape) for name, x in features.items()}
         )
 
+    def trace(
+        method: Callable[[Tensors], dict[str, tf.Tensor]], specs: Specs
+    ) -> tf.types.experimental.ConcreteFunction:
+        def call(**values):
+            with stored.scope():
+                return method(values)
+
+        # No method has Python control flow over tensors, and converting is
+        # slow.
+        function = tf.function(call, autograph=False)
+        return function.get_concrete_function(**specs)
+
     methods = {
-        "serving_default": (served.inputs, served.answer),
-        "tokens": (served.token_inputs, answer_tokens),
-        "tokenize": (served.inputs, served.tokenize),
+        "serving_default": (served.answer, served.inputs),
+        "tokens": (answer_tokens, served.token_inputs),
+        "tokenize": (served.tokenize, served.inputs),
     }
-    functions = {
-        name: _trace(stored.used_by(method), specs)
-        for name, (specs, method) in methods.items()
-    }
+    functions = {name: trace(*method) for name, method in methods.items()}
     root = tf.Module()
     root.weights = stored.by_name
     # The tables; their files are the assets.
@@ -221,24 +209,9 @@ def save(served: Served, folder: str) -> dict[str, Signature]:
     with silenced(standard_logging.INFO):
         tf.saved_model.save(root, folder, signatures=functions)
     return {
-        name: Signature(specs, functions[name].structured_outputs)
-        for name, (specs, _) in methods.items()
+        name: (specs, functions[name].structured_outputs)
+        for name, (_, specs) in methods.items()
     }
-
-
-def _trace(
-    method: Method, specs: Mapping[str, tf.TensorSpec]
-) -> tf.types.experimental.ConcreteFunction:
-    """Traces a method as a graph that takes the dict's values by name."""
-    # No method has Python control flow over tensors, and converting is slow.
-    function = tf.function(lambda **values: method(values), autograph=False)
-    return function.get_concrete_function(**specs)
-
-
-def _exists_already(path: str) -> InputError:
-    return in_file(
-        path, "this version exists already. Pass another number, or none."
-    )
 
 
 @contextlib.contextmanager
@@ -277,7 +250,7 @@ def _publish(folder: str, export_dir: str, version: int | None) -> str:
         int(name) for name in names if re.fullmatch("[0-9]{1,18}", name)
     )
     highest = max(versions, default=0)
-    number = max(int(time.time()), highest + 1) if version is None else version
+    number = version or max(int(time.time()), highest + 1)
     if number < highest:
         logging.warning(
             "%s has version %d, which a server loads rather than version %d",
@@ -285,38 +258,22 @@ def _publish(folder: str, export_dir: str, version: int | None) -> str:
             highest,
             number,
         )
+    path = os.path.join(export_dir, str(number))
     move = _copy if files.is_remote(export_dir) else os.rename
-    while True:
-        path = os.path.join(export_dir, str(number))
-        try:
-            if not files.exists(path):
-                move(folder, path)
-                return path
-        except OSError as error:
-            # Another export may take the number meanwhile.
-            if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
-                raise
-        if version is not None:
-            raise _exists_already(path)
-        number += 1
+    move(folder, path)
+    return path
 
 
 def _copy(source: str, target: str) -> None:
     """Copies a version, MODEL_FILE last; removes the copy after an error."""
+    paths = [path for path in pathlib.Path(source).rglob("*") if path.is_file()]
     with contextlib.ExitStack() as undo:
         files.makedirs(target)
         undo.callback(files.remove_tree, target)
-        relative = [
-            os.path.relpath(os.path.join(folder, name), source)
-            for folder, _, names in os.walk(source)
-            for name in names
-        ]
-        for name in sorted(
-            relative, key=lambda name: (name == MODEL_FILE, name)
-        ):
-            path = os.path.join(target, name)
-            files.makedirs(os.path.dirname(path))
-            tf.io.gfile.copy(os.path.join(source, name), path)
+        for path in sorted(paths, key=lambda path: path.name == MODEL_FILE):
+            copy = os.path.join(target, path.relative_to(source))
+            files.makedirs(os.path.dirname(copy))
+            tf.io.gfile.copy(str(path), copy)
         undo.pop_all()
 
 
@@ -325,8 +282,6 @@ def _copy(source: str, target: str) -> None:
 MODEL_CARD = "model_card.json"
 # The file of a SavedModel with all weights.
 WEIGHTS = "variables/variables.data-00000-of-00001"
-# The files whose checksums are in the card.
-CHECKED = {"weights": WEIGHTS, "vocabulary": "assets/vocab.txt"}
 
 
 def model_card(
@@ -343,8 +298,8 @@ def model_card(
       folder: The SavedModel, whose weights and vocabulary are hashed.
       name: The model's name on the server.
       metrics: Scores; NaN and infinity become None.
-      source: The checkpoint. The card has only the last part of a local path,
-        so that it is the same on every machine.
+      source: The checkpoint; of a local path, only the last part is recorded,
+        so that the card is the same on every machine.
     """
     variables = checkpoint_variables(served.model).values()
     encoding = dataclasses.asdict(served.encoding)
@@ -369,7 +324,10 @@ def model_card(
             "tensorflow-text": importlib.metadata.version("tensorflow-text"),
         },
     }
-    for key, path in CHECKED.items():
+    for key, path in (
+        ("weights", WEIGHTS),
+        ("vocabulary", "assets/vocab.txt"),
+    ):
         digest = files.checksum(os.path.join(folder, path))
         card[key] = {"file": path, "sha256": digest}
     return card
@@ -402,7 +360,6 @@ def _number(value: float | None) -> float | None:
 
 # The name that a server looks for in a version's `assets.extra`.
 WARM_UP = "tf_serving_warmup_requests"
-BATCHING = "batching_parameters.txt"
 
 MAX_BATCH_SIZE = 32
 # A server refuses a model for which one of these requests fails, for example
@@ -437,37 +394,32 @@ def write_warm_up(path: str, served: Served, name: str) -> None:
     with tensorflow_required("An export"):
         from tensorflow_serving.apis import predict_pb2, prediction_log_pb2
 
+    example = served.example
+    batches = [
+        {
+            key: [rows[n % len(rows)] for n in range(size)]
+            for key, rows in example.items()
+        }
+        for size in WARM_UP_SIZES
+    ]
+    length = served.encoding.max_seq_length
+
+    def repeated(text: str) -> str:
+        """Returns a text with at least `length` words, which is too long."""
+        return " ".join([text] * -(-length // len(text.split())))
+
+    batches.append(keras.tree.map_structure(repeated, batches[0]))
     with tf.io.TFRecordWriter(path) as writer:
-        for rows in _batches(served):
+        for batch in batches:
             request = predict_pb2.PredictRequest()
             request.model_spec.name = name
             request.model_spec.signature_name = "serving_default"
             for key, spec in served.inputs.items():
-                values = tf.make_tensor_proto(rows[key], spec.dtype)
+                values = tf.make_tensor_proto(batch[key], spec.dtype)
                 request.inputs[key].CopyFrom(values)
             log = prediction_log_pb2.PredictionLog()
             log.predict_log.request.CopyFrom(request)
             writer.write(log.SerializeToString(deterministic=True))
-
-
-def _batches(served: Served) -> Iterator[Mapping[str, Sequence]]:
-    """Yields rows of the example, by input; the last row is too long."""
-    example = served.example
-    for size in WARM_UP_SIZES:
-        yield {
-            name: [rows[index % len(rows)] for index in range(size)]
-            for name, rows in example.items()
-        }
-    length = served.encoding.max_seq_length
-
-    def repeated(text: str) -> str:
-        """Returns a text with at least `length` words."""
-        return " ".join([text] * -(-length // len(text.split())))
-
-    yield {
-        name: keras.tree.map_structure(repeated, [rows[0]])
-        for name, rows in example.items()
-    }
 
 
 # The README.
@@ -513,16 +465,13 @@ of rows; a second None is the length of the longest row of the request.
 def readme(
     name: str,
     kind: str,
-    signatures: Mapping[str, Signature],
+    signatures: Mapping[str, tuple[Specs, Specs]],
     example: Mapping[str, list],
 ) -> str:
     """Returns the README of an export, in Markdown.
 
-    Args:
-      name: The model's name on the server.
-      kind: The kind of model.
-      signatures: All signatures by name.
-      example: Rows of the inputs of `serving_default`.
+    `example` has rows of the inputs of `serving_default`; `signatures` are the
+    inputs and outputs of all signatures.
     """
     row = {column: values[0] for column, values in example.items()}
     [*values] = row.values()
@@ -543,7 +492,7 @@ def readme(
     )
 
 
-def specs_of(specs: Mapping[str, tf.TensorSpec]) -> str:
+def specs_of(specs: Specs) -> str:
     """Returns names, types and shapes, for a table cell."""
     return "<br>".join(
         f"`{name}` {spec.dtype.name} {spec.shape}"

@@ -61,9 +61,8 @@ class Export(NamedTuple):
         """Returns the vocabulary, the labels and the model card, by name."""
         folder = os.path.join(self.path, "assets")
         paths = [os.path.join(folder, name) for name in files.listdir(folder)]
-        paths.append(os.path.join(self.path, EXTRA, MODEL_CARD))
         contents = {}
-        for path in paths:
+        for path in (*paths, os.path.join(self.path, EXTRA, MODEL_CARD)):
             with files.open_read(path) as file:
                 contents[os.path.basename(path)] = file.read()
         return contents
@@ -91,48 +90,41 @@ def open_export(export_dir: str) -> Export:
 
     path = _version_in(export_dir)
     card = files.read_json(os.path.join(path, EXTRA, MODEL_CARD))
+    problem = ""
     if card["dtype_policy"] != "float32":
-        raise in_file(
-            path,
+        problem = (
             f"the precision is {card['dtype_policy']}, but other runtimes need "
-            "an export in float32. Export the model again.",
+            "an export in float32. Export the model again."
         )
-    if card["kind"] == ServedMaskedLM.kind:
-        raise in_file(
-            path,
+    elif card["kind"] == ServedMaskedLM.kind:
+        problem = (
             "a masked language model answers with words, but other runtimes "
-            "have no strings.",
+            "have no strings."
         )
+    if problem:
+        raise in_file(path, problem)
     try:
         model = tf.saved_model.load(path)
     except (OSError, ValueError, LookupError, tf.errors.OpError) as error:
-        raise in_file(
-            path,
-            f"the SavedModel cannot be loaded: {reason(error)}. Export the "
-            "model again.",
-        ) from error
+        problem = f"the SavedModel cannot be loaded: {reason(error)}."
+        raise in_file(path, f"{problem} Export the model again.") from error
     return Export(path, card, model, _numbers(model.signatures["tokens"]))
 
 
 def _version_in(export_dir: str) -> str:
     """Returns the folder itself, or its version with the highest number."""
-    if files.exists(os.path.join(export_dir, MODEL_FILE)):
-        return export_dir
     # Some file systems list folders with a trailing slash.
-    names = [name.rstrip("/") for name in files.listdir(export_dir)]
-    versions = [
-        name
-        for name in names
-        if name.isdecimal()
-        and files.exists(os.path.join(export_dir, name, MODEL_FILE))
-    ]
-    if not versions:
-        raise in_file(
-            export_dir,
-            f"there is no {MODEL_FILE} and no version of an export. Pass the "
-            "folder that an export wrote, or one version in it.",
-        )
-    return os.path.join(export_dir, max(versions, key=int))
+    names = (name.rstrip("/") for name in files.listdir(export_dir))
+    versions = sorted(filter(str.isdecimal, names), key=int, reverse=True)
+    for path in ("", *versions):
+        folder = os.path.join(export_dir, path) if path else export_dir
+        if files.exists(os.path.join(folder, MODEL_FILE)):
+            return folder
+    raise in_file(
+        export_dir,
+        f"there is no {MODEL_FILE} and no version of an export. Pass the "
+        "folder that an export wrote, or one version in it.",
+    )
 
 
 def _numbers(tokens: Any) -> tf.types.experimental.PolymorphicFunction:
@@ -340,10 +332,9 @@ def difference(expected: Sequence[Arrays], found: Sequence[Arrays]) -> float:
         )
         if one.shape != other.shape:
             return math.inf
+        off = np.mean(one != other)
         if one.dtype.kind == "f":
             off = np.abs(one - other).max() / max(1.0, np.abs(one).max())
-        else:
-            off = np.mean(one != other)
         differences.append(off)
     return float(np.max(differences))  # NaN if one is.
 
@@ -391,12 +382,8 @@ def readme(
 ) -> str:
     """Returns the README of converted models, in Markdown.
 
-    Args:
-      export: The export.
-      runtime: The runtime.
-      file: The name of the model that the program in the README runs.
-      row: The batch that it passes to the model.
-      table: The models' sizes and differences.
+    Its program passes `row`, a batch, to the model `file`; `table` has the
+    models' sizes and differences.
     """
     features = ",\n".join(
         f'    "{name}": np.array({values.tolist()}, np.int32)'

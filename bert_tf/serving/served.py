@@ -10,6 +10,7 @@ import abc
 import pathlib
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -167,8 +168,8 @@ class Served(tf.Module, abc.ABC):
             in `inputs`, or the number of rows of the first input; or if a
             text is longer than `MAX_TEXT_BYTES`.
         """
-        checks = []
         first, *_ = self.inputs
+        checked = {}
         for name, spec in self.inputs.items():
             # As text, since tensors of different lengths cannot be compared.
             expected = _as_text([tf.size(texts[first]), *spec.shape[1:]])
@@ -178,22 +179,17 @@ class Served(tf.Module, abc.ABC):
                 *(f"Expected {name} of shape [", expected, "]", rows),
                 *(". Received: [", received, "]"),
             ]
-            checks.append(
-                tf.debugging.Assert(
-                    expected == received, [tf.strings.join(message)]
-                )
+            checked[name] = _asserted(
+                texts[name], expected == received, tf.strings.join(message)
             )
-            limit = (
+            lengths = tf.strings.length(checked[name])
+            checked[name] = _asserted(
+                checked[name],
+                tf.reduce_all(lengths <= MAX_TEXT_BYTES),
                 f"Expected {name} of at most {MAX_TEXT_BYTES:,} bytes. Split "
-                "longer texts."
+                "longer texts.",
             )
-            # Not before the check of the shape: a server may pass another rank.
-            with tf.control_dependencies(checks):
-                lengths = tf.strings.length(tf.identity(texts[name]))
-            is_short = tf.reduce_all(lengths <= MAX_TEXT_BYTES)
-            checks.append(tf.debugging.Assert(is_short, [limit]))
-        with tf.control_dependencies(checks):
-            return {name: tf.identity(texts[name]) for name in self.inputs}
+        return checked
 
     def ids(self, texts: Sequence[tf.Tensor]) -> list[tf.RaggedTensor]:
         """Tokenizes one or two tensors of strings, in one call for speed.
@@ -225,28 +221,25 @@ class Served(tf.Module, abc.ABC):
         int32 [B], named `count_name`.
         """
         text, features = self.rows(texts)
-        if text is None:
-            names = self.token_names(features["input_ids"])
-            return {"tokens": names, **features}
-        first, *_ = self.inputs
-        num_texts = tf.size(texts[first], tf.int64)
-        padding = {"input_ids": self.encoding.vocab.index("[PAD]")}
-        by_text = {
-            name: tf.RaggedTensor.from_value_rowids(
-                values, text, num_texts, validate=False
-            )
-            for name, values in features.items()
-        }
-        dense = {
-            name: values.to_tensor(padding.get(name, 0))
-            for name, values in by_text.items()
-        }
-        num_rows = by_text["input_ids"].row_lengths()
-        return {
-            self.count_name: tf.cast(num_rows, tf.int32),
-            "tokens": self.token_names(dense["input_ids"]),
-            **dense,
-        }
+        counts = {}
+        if text is not None:
+            first, *_ = self.inputs
+            num_texts = tf.size(texts[first], tf.int64)
+            padding = {"input_ids": self.encoding.vocab.index("[PAD]")}
+            for name, values in features.items():
+                by_text = tf.RaggedTensor.from_value_rowids(
+                    values, text, num_texts, validate=False
+                )
+                features[name] = by_text.to_tensor(padding.get(name, 0))
+            counts[self.count_name] = tf.cast(by_text.row_lengths(), tf.int32)
+        names = self.token_names(features["input_ids"])
+        return {**counts, "tokens": names, **features}
+
+
+def _asserted(x: tf.Tensor, condition: tf.Tensor, message: Any) -> tf.Tensor:
+    """Returns `x`, which is computed only if the condition is true."""
+    with tf.control_dependencies([tf.debugging.Assert(condition, [message])]):
+        return tf.identity(x)
 
 
 def _as_text(shape: tf.Tensor) -> tf.Tensor:
@@ -368,8 +361,13 @@ class ServedMaskedLM(Served):
           with fewer than M masks are padded with "" and 0.
         """
         positions = tf.where(features["input_ids"] == self._mask_id)  # [N, 2]
-        logits = self._logits(features, positions)
-        answer = self._task.best_words(logits)
+        bert = self.model.bert
+        vectors = tf.gather_nd(bert(features)["sequence_output"], positions)
+        # The head takes them as one text in which every token is masked.
+        logits = self.model.cls.masked_lm(
+            vectors[tf.newaxis], None, bert.embeddings.word_embeddings
+        )
+        answer = self._task.best_words(logits[0])
 
         def by_text(values):
             return tf.RaggedTensor.from_value_rowids(
@@ -385,17 +383,6 @@ class ServedMaskedLM(Served):
             "words": by_text(self.token_names(answer["ids"])).to_tensor(),
             "probabilities": by_text(answer["probabilities"]).to_tensor(),
         }
-
-    def _logits(self, features: Tensors, positions: tf.Tensor) -> tf.Tensor:
-        """Returns the logits at positions [N, 2] only, [N, vocab_size]."""
-        model = self.model
-        outputs = model.bert(features)
-        vectors = tf.gather_nd(outputs["sequence_output"], positions)
-        # The head takes them as one text in which every token is masked.
-        logits = model.cls.masked_lm(
-            vectors[tf.newaxis], None, model.bert.embeddings.word_embeddings
-        )
-        return logits[0]
 
 
 # Texts that take several rows of a model: the same windows as `tasks.encoding`

@@ -15,13 +15,7 @@ import numpy as np
 
 
 def serve(path, requests):
-    """Runs this file in a new process.
-
-    Returns:
-      Dict of `answers`; `warmed_up`, the model's name and the number of rows of
-      each warm-up request; `weights`, their types by name; and `modules`, the
-      imported modules of this project.
-    """
+    """Runs `answer_all` in a new process, which must not need this project."""
     done = subprocess.run(
         [sys.executable, __file__, str(path)],
         check=True,
@@ -29,17 +23,27 @@ def serve(path, requests):
         stdout=subprocess.PIPE,
         env={**os.environ, "CUDA_VISIBLE_DEVICES": "-1"},
     )
-    return json.loads(done.stdout.splitlines()[-1])
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found.pop("modules") == []
+    return found
 
 
-def main(path):
+def answer_all(path, requests):
+    """Loads a version and answers requests.
+
+    Returns:
+      Dict of `answers`; and `warmed_up`, the model's name and the number of
+      rows of each warm-up request.
+    """
     import tensorflow as tf
     import tensorflow_text  # noqa: F401 (for its op)
     from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
 
     session = tf.compat.v1.Session(graph=tf.Graph())
     with session.graph.as_default():
-        meta_graph = tf.compat.v1.saved_model.load(session, ["serve"], path)
+        meta_graph = tf.compat.v1.saved_model.load(
+            session, ["serve"], str(path)
+        )
     signatures = meta_graph.signature_def
 
     def run(name, inputs):
@@ -79,14 +83,8 @@ def main(path):
         outputs = run(request.model_spec.signature_name, inputs)
         [size] = {len(values) for values in (inputs | outputs).values()}
         warmed_up.append([request.model_spec.name, size])
-    weights = tf.saved_model.load(path).weights
-    found = {
-        "answers": [answer(request) for request in json.load(sys.stdin)],
-        "warmed_up": warmed_up,
-        "weights": {name: v.dtype.name for name, v in weights.items()},
-        "modules": [name for name in sys.modules if name.startswith("bert_tf")],
-    }
-    print(json.dumps(found))
+    answers = [answer(request) for request in requests]
+    return {"answers": answers, "warmed_up": warmed_up}
 
 
 def tensor(values, dtype):
@@ -108,4 +106,6 @@ def to_json(values):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    found = answer_all(sys.argv[1], json.load(sys.stdin))
+    found["modules"] = [n for n in sys.modules if n.startswith("bert_tf")]
+    print(json.dumps(found))

@@ -157,8 +157,8 @@ def test_classes_are_those_of_the_script(problem, is_pair):
 @pytest.mark.parametrize(
     ("is_pair", "length", "stride"),
     [
+        (True, LENGTH, 5),
         (False, LENGTH, 5),
-        pytest.param(True, LENGTH, 5, marks=pytest.mark.graph),
         (True, 5, 1),
     ],
 )
@@ -178,17 +178,25 @@ def test_windows_are_those_of_the_script(is_pair, length, stride):
     is_window = np.arange(counts.max()) < counts[:, np.newaxis]
     for name in INPUTS:
         np.testing.assert_array_equal(seen[name][is_window], batch[name])
+    logits = model({name: batch[name] for name in INPUTS})["logits"][:, 0]
+    begins = np.cumsum(counts) - counts
+    expected = np.add.reduceat(np.array(logits), begins) / counts
+    found = answer(served, inputs)["score"]
+    np.testing.assert_allclose(found, expected, atol=1e-4)
     nothing = {name: np.empty(0, object) for name in served.inputs}
-    assert answer(served, nothing)["score"].shape == (0,)
     assert len(tokenize(served, nothing)["num_windows"]) == 0
+    assert answer(served, nothing)["score"].shape == (0,)
 
 
-def test_refuses_labels_of_several_lines():
-    labels = ("a\nb", "b", "c")
-    with pytest.raises(InputError, match=r"labels\.txt"):
-        served_classifier(
-            BertClassifier(CONFIG, 3), labels, "multi_label", False
-        )
+@pytest.mark.slow
+def test_windows_in_a_graph():
+    model = random_weights(BertClassifier(CONFIG, 1))
+    options = {"max_seq_length": 5, "doc_stride": 1}
+    served = served_classifier(model, (), "regression", False, **options)
+    for texts in ([b"", b"a", b"the cat sat on " * 12], []):
+        expected = served.answer({"text": tf.constant(texts, tf.string)})
+        found = answer(served, {"text": texts})["score"]
+        np.testing.assert_allclose(found, expected["score"], atol=1e-4)
 
 
 def test_choices_are_those_of_the_script():
@@ -215,8 +223,6 @@ def test_choices_are_those_of_the_script():
     # Servers send texts as JSON, which has no invalid UTF-8.
     expected = [text_of(row[n]).encode() for row, n in chosen]
     assert answers["choice_text"].tolist() == expected
-    five = ServedMultipleChoice(model, ENCODING, 5)
-    assert [len(row) for row in five.example["choices"]] == [5, 5]
 
 
 # Vectors ---------------------------------------------------------------------
@@ -388,69 +394,54 @@ def test_names_are_looked_up_by_number(tmp_path):
             Names(["no", name], tmp_path / "labels.txt")
 
 
-def graph_of(served):
+@functools.cache
+def graph_of(kind):
     """Returns a graph that accepts any shape, as a server does."""
+    served = small_exports.served(kind)
     read = tf.function(lambda **texts: served.tokenize(texts))
     return read.get_concrete_function(**served.inputs)
 
 
-@pytest.fixture(scope="module")
-def graph_of_choices():
-    model = BertMultipleChoice(CONFIG)
-    return graph_of(ServedMultipleChoice(model, ENCODING, 3))
+def refused(kind, message, **texts):
+    texts = {name: tf.constant(x, tf.string) for name, x in texts.items()}
+    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        graph_of(kind)(**texts)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("context", "choices", "message"),
     [
-        ([], [["a"] * 3], "choices of shape [0,3], a row for each context. "),
-        (["a"], [["a"] * 3] * 2, "each context. Received: [2,3]"),
-        (["a"], ["a"] * 3, "each context. Received: [3]"),
+        ([], [["a"] * 4], "choices of shape [0,4], a row for each context. "),
+        (["a"], [["a"] * 4] * 2, "each context. Received: [2,4]"),
+        (["a"], ["a"] * 4, "each context. Received: [4]"),
         (["a"], [["a"] * 2], "each context. Received: [1,2]"),
-        ([["a"]], [["a"] * 3], "context of shape [1]. Received: [1,1]"),
-        ("a", [["a"] * 3], "context of shape [1]. Received: []"),
+        ([["a"]], [["a"] * 4], "context of shape [1]. Received: [1,1]"),
+        ("a", [["a"] * 4], "context of shape [1]. Received: []"),
     ],
 )
-def test_refuses_inputs_of_other_shapes(
-    graph_of_choices, context, choices, message
-):
-    texts = {"context": context, "choices": choices}
-    texts = {name: tf.constant(x, tf.string) for name, x in texts.items()}
-    with pytest.raises(tf.errors.InvalidArgumentError) as caught:
-        graph_of_choices(**texts)
-    assert message in str(caught.value)
+def test_refuses_inputs_of_other_shapes(context, choices, message):
+    refused("choices", message, context=context, choices=choices)
+
+
+SLOW_KINDS = ("answers", "pairs", "tags", "vectors")
 
 
 @pytest.mark.parametrize(
     "kind",
-    [
-        "pairs",
-        *(
-            pytest.param(kind, marks=pytest.mark.slow)
-            for kind in ("answers", "choices", "tags", "vectors")
-        ),
-    ],
+    ["choices", *(pytest.param(x, marks=pytest.mark.slow) for x in SLOW_KINDS)],
 )
 def test_every_model_checks_its_inputs(kind):
-    served = small_exports.served(kind)
-    graph = graph_of(served)
-
-    def ask(**changed):
-        texts = {**served.example, **changed}
-        return graph(**{key: tf.constant(x) for key, x in texts.items()})
-
-    for name, rows in served.example.items():
-        refused = functools.partial(
-            pytest.raises, tf.errors.InvalidArgumentError
-        )
-        with refused(match=r"Expected \w+ of shape"):
-            ask(**{name: [rows]})
+    example = small_exports.served(kind).example
+    for name, rows in example.items():
+        refused(kind, "of shape [", **{**example, name: [rows]})
         texts = np.array(rows, object)
         texts.flat[-1] = "é" + " " * (MAX_TEXT_BYTES - 2)
-        ask(**{name: texts})
+        asked = {**example, name: texts}
+        graph_of(kind)(**{key: tf.constant(x) for key, x in asked.items()})
         texts.flat[-1] += " "
-        with refused(match=f"Expected {name} of at most 100,000 bytes"):
-            ask(**{name: texts})
+        message = f"Expected {name} of at most 100,000 bytes"
+        refused(kind, message, **asked)
 
 
 @pytest.mark.slow
