@@ -37,7 +37,7 @@ from bert_tf.base import files
 from bert_tf.base.options import option
 from bert_tf.checkpoints import tf1 as checkpoints
 from bert_tf.data import pipeline
-from bert_tf.data.schema import pretraining_schema
+from bert_tf.data.records import pretraining_schema
 
 STEPS = 30
 NUM_TRAINED = 31

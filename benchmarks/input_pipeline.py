@@ -19,7 +19,7 @@ import comparison
 import sides
 
 from bert_tf import cli
-from bert_tf.data import pipeline, records, schema
+from bert_tf.data import pipeline, records
 
 sys.path.append(str(sides.PEERS))
 from side import batch_of, repeat
@@ -50,7 +50,7 @@ def run(config: comparison.BenchmarkOptions) -> comparison.Comparison:
         ],
     )
     length = SETUP["max_seq_length"]
-    features = schema.pretraining_schema(
+    features = records.pretraining_schema(
         length, SETUP["max_predictions_per_seq"]
     )
     with tempfile.TemporaryDirectory() as folder:

@@ -31,7 +31,7 @@ import tensorflow as tf
 from bert_tf import BertConfig, cli
 from bert_tf.base.options import option
 from bert_tf.data import pipeline
-from bert_tf.data.schema import Schema, pretraining_schema
+from bert_tf.data.records import Schema, pretraining_schema
 from bert_tf.data.sequence_packing import SequencePacking
 from bert_tf.jobs import pretraining_data
 

@@ -12,7 +12,7 @@ import random
 import numpy as np
 
 from bert_tf.data import records
-from bert_tf.data.schema import pretraining_schema
+from bert_tf.data.records import pretraining_schema
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 WORDS = tuple(a + b for a in "bdgkmst" for b in "aeou")

@@ -39,7 +39,7 @@ from jax.extend.mlir.dialects import stablehlo
 from jaxlib import _jax, xla_client
 
 from bert_tf import BertConfig
-from bert_tf.data import batching, pipeline, records, schema
+from bert_tf.data import batching, pipeline, records
 from bert_tf.data.sequence_packing import SequencePacking
 from bert_tf.jobs import trainings
 from bert_tf.kinds.classification.task import (
@@ -293,7 +293,7 @@ class Step:
         )
 
     def _data(
-        self, features: schema.Schema, config: TrainingConfig, folder: str
+        self, features: records.Schema, config: TrainingConfig, folder: str
     ) -> Callable[..., Any]:
         """Returns the function that gives batches to the estimator."""
         is_training = self.kind == "training"
@@ -321,7 +321,7 @@ class Step:
         )
 
 
-def _examples(features: schema.Schema, count: int) -> dict[str, np.ndarray]:
+def _examples(features: records.Schema, count: int) -> dict[str, np.ndarray]:
     """Returns examples of ones: the values do not matter here."""
     return {
         feature.name: np.ones((count, *feature.shape), feature.dtype)

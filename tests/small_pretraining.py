@@ -5,7 +5,7 @@ import json
 import numpy as np
 
 from bert_tf.data import records
-from bert_tf.data.schema import pretraining_schema
+from bert_tf.data.records import pretraining_schema
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 VOCAB, LENGTH, PREDICTIONS = 31, 11, 3

@@ -60,11 +60,11 @@ MAX_MODULE_LINES = 700
 MAX_FUNCTION_LINES = 60
 # The sizes today. Lower a number when a change makes it smaller.
 MOST = {
-    "modules": 122,
+    "modules": 120,
     "modules at the root": 8,
-    "lines of code": 24_830,
-    "lines": 38_930,
-    "lines of tests": 44_920,
+    "lines of code": 24_190,
+    "lines": 37_960,
+    "lines of tests": 42_570,
     "lines of code of benchmarks and examples": 8_140,
 }
 
@@ -470,7 +470,7 @@ def test_every_room_has_its_tests():
         ("training/x.py", "from bert_tf.tasks import task", True),
         ("kinds/tags/x.py", "from bert_tf.kinds.spans import task", True),
         ("kinds/tags/x.py", "from bert_tf.kinds.tags import task", False),
-        ("data/x.py", "from bert_tf.data import schema", False),
+        ("data/x.py", "from bert_tf.data import records", False),
         ("corpus/x.py", "from bert_tf.tokenization.packing import p", False),
         ("config.py", "from bert_tf.base import files", False),
         ("config.py", "import bert_tfx", False),

@@ -42,7 +42,7 @@ from bert_tf.checkpoints import tf1 as checkpoints
 from bert_tf.checkpoints.pretrained import open_pretrained
 from bert_tf.checkpoints.weights import restore
 from bert_tf.config import BertConfig
-from bert_tf.data.schema import classification_schema
+from bert_tf.data.records import classification_schema
 from bert_tf.kinds.classification import job as classifier
 from bert_tf.kinds.classification.job import ClassifierConfig
 from bert_tf.modeling.heads import BertClassifier

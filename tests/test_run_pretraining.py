@@ -30,7 +30,7 @@ from bert_tf.checkpoints.pretrained import open_pretrained
 from bert_tf.checkpoints.weights import restore
 from bert_tf.config import BertConfig
 from bert_tf.data import pipeline
-from bert_tf.data.schema import pretraining_schema
+from bert_tf.data.records import pretraining_schema
 from bert_tf.data.sequence_packing import SequencePacking
 from bert_tf.errors import InputError
 from bert_tf.jobs import output_folder

@@ -7,7 +7,7 @@ from typing import Any
 
 from bert_tf.base import files
 from bert_tf.base.options import Options, option
-from bert_tf.data.schema import Schema, pretraining_schema
+from bert_tf.data.records import Schema, pretraining_schema
 from bert_tf.errors import InputError, wrong_value
 
 # What the random numbers of a job are for; see `CreationConfig.seed`.

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bert_tf.data.randomness import permute
-from bert_tf.data.schema import Schema
+from bert_tf.data.records import Schema
 from bert_tf.errors import InputError
 
 # The training stream is sorted by length within windows of this many batches.

@@ -17,7 +17,7 @@ from absl import logging
 
 from bert_tf.base import files
 from bert_tf.data import records
-from bert_tf.data.schema import Schema
+from bert_tf.data.records import Schema
 from bert_tf.errors import InputError
 
 # Increment this when the records of the same examples change.

@@ -24,8 +24,7 @@ from bert_tf.data.batching import (
     shares,
     training_plan,
 )
-from bert_tf.data.records import RecordFiles
-from bert_tf.data.schema import VOCABULARY_FEATURES, Schema
+from bert_tf.data.records import VOCABULARY_FEATURES, RecordFiles, Schema
 from bert_tf.data.sequence_packing import Fill, SequencePacking, size_schema
 from bert_tf.errors import InputError
 

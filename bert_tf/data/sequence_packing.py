@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-from bert_tf.data.schema import Schema
+from bert_tf.data.records import Schema
 
 # The features that decide how much of a row an example takes.
 _SIZES = ("input_mask", "masked_lm_positions", "masked_lm_weights")

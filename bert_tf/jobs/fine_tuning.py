@@ -36,8 +36,7 @@ from bert_tf.errors import InputError, in_file
 from bert_tf.jobs import output_folder, settings, trainings
 from bert_tf.jobs.output_folder import RELEASE
 from bert_tf.jobs.settings import DistillationOptions, FineTuningOptions
-from bert_tf.jobs.start import Start
-from bert_tf.jobs.teacher import find_teacher
+from bert_tf.jobs.start import Start, find_teacher
 from bert_tf.jobs.trainings import (
     TrainingResult,
     Trainings,

@@ -1,19 +1,25 @@
-"""What a job starts from: a checkpoint, its configuration, vocabulary, casing.
+"""What a job starts from: a checkpoint, its vocabulary and casing, a teacher.
 
 Command lines of google-research/bert name each file. Here, values that a
 command line leaves out come from the checkpoint. Values that contradict its
 casing or its sizes are errors. Another vocabulary or activation is a warning.
+
+The student's examples are tokenized once, so a teacher has the same vocabulary
+and casing. Its outputs become features of the training set: training steps do
+not use the teacher, and checkpoints do not contain it.
 """
 
 import dataclasses
+import gc
 import hashlib
 import itertools
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
+import tensorflow as tf
 from absl import logging
 
 from bert_tf.base.options import OptionError, Options, named
@@ -25,6 +31,8 @@ from bert_tf.checkpoints.pretrained import (
 )
 from bert_tf.checkpoints.weights import Weights
 from bert_tf.config import BertConfig
+from bert_tf.data import cache
+from bert_tf.data.batching import Features
 from bert_tf.errors import InputError, listed, wrong_value
 from bert_tf.jobs import output_folder
 from bert_tf.jobs.settings import (
@@ -32,12 +40,20 @@ from bert_tf.jobs.settings import (
     ModelOptions,
     StartOptions,
 )
+from bert_tf.tasks.distillation import (
+    TeacherTask,
+    task_of_teacher,
+    with_outputs,
+)
 from bert_tf.tasks.encoding import TextEncoding
 from bert_tf.tokenization.vocabulary_file import load_vocab, require_fit
+from bert_tf.training.estimator import Estimator, EvaluationData
+from bert_tf.training.settings import TrainingConfig
 
 _Encoding = TypeVar("_Encoding", bound=TextEncoding)
 _Config = TypeVar("_Config", bound=Options)
 _FineTuningConfig = TypeVar("_FineTuningConfig", bound=FineTuningOptions)
+_Labels = tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -352,3 +368,77 @@ def require_length(max_seq_length: int, config: BertConfig) -> None:
             f"at most {most}, the max_position_embeddings of the configuration",
             max_seq_length,
         )
+
+
+# The teacher of a distillation.
+
+
+@dataclasses.dataclass(frozen=True)
+class Teacher:
+    """A fine-tuned model from which another model learns.
+
+    Attributes:
+      pretrained: The checkpoint.
+      task: The task that computes the teacher's outputs.
+      checksum: The checksum of the teacher's weights.
+    """
+
+    pretrained: Pretrained
+    task: TeacherTask
+    checksum: str
+
+    def add_outputs(
+        self,
+        features: Features,
+        strategy: tf.distribute.Strategy,
+        training: TrainingConfig,
+        make_data: EvaluationData,
+    ) -> Features:
+        """Returns a training set with the teacher's outputs.
+
+        Args:
+          features: The training set.
+          strategy: The devices.
+          training: The settings of the student's training.
+          make_data: Returns the training set for `Estimator.predict`.
+        """
+        path = self.pretrained.path
+        logging.info("Outputs of the teacher %s: %d rows", path, len(features))
+        estimator = Estimator(
+            self.task,
+            strategy,
+            training,
+            None,
+            lambda: self.pretrained.weights,
+        )
+        outputs = estimator.predict(make_data)
+        # A cycle of references with traced functions keeps the model alive.
+        del estimator
+        gc.collect()
+        return with_outputs(self.task, features, outputs)
+
+
+def find_teacher(
+    path: str,
+    task: Any,
+    rename: Callable[[_Labels], _Labels],
+) -> Teacher:
+    """Opens --teacher.
+
+    Args:
+      path: The checkpoint of the teacher.
+      task: The student's `FineTuningTask`.
+      rename: Maps the teacher's labels to the spelling of the task.
+
+    Raises:
+      InputError: The teacher cannot be read, or is not a fine-tuned model of
+        the same task with the same labels, vocabulary and casing.
+    """
+    pretrained = open_pretrained(path)
+    teacher_task = task_of_teacher(
+        task, pretrained, f"`teacher={path}`", rename
+    )
+    require_sizes(pretrained.config, pretrained.weights)
+    weights = pretrained.weights
+    blocks = (weights[name].tobytes() for name in sorted(weights.shapes))
+    return Teacher(pretrained, teacher_task, cache.checksum(blocks))

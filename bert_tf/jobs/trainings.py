@@ -32,8 +32,7 @@ from bert_tf.errors import InputError, listed, wrong_value
 from bert_tf.jobs import output_folder, settings, trials
 from bert_tf.jobs.output_folder import RELEASE, WEIGHTS
 from bert_tf.jobs.settings import FineTuningOptions, TrainingOptions
-from bert_tf.jobs.start import Start, trained_with, warn_of_ignored
-from bert_tf.jobs.teacher import Teacher
+from bert_tf.jobs.start import Start, Teacher, trained_with, warn_of_ignored
 from bert_tf.jobs.trials import Trial
 from bert_tf.modeling.optimization import layerwise_rates
 from bert_tf.serving.export import export

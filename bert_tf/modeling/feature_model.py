@@ -25,7 +25,7 @@ from bert_tf.config import (
     positive_integer,
     require_positive,
 )
-from bert_tf.data.schema import INPUTS
+from bert_tf.data.records import INPUTS
 from bert_tf.errors import InputError, require_choice, wrong_value
 from bert_tf.modeling import kernels
 from bert_tf.modeling.dense import adapted_layers, dense_layers

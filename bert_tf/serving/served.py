@@ -16,7 +16,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from bert_tf.data.schema import INPUTS
+from bert_tf.data.records import INPUTS
 from bert_tf.errors import in_file, require_names
 from bert_tf.tasks.encoding import Encoding, TextEncoding
 from bert_tf.tasks.masked_words import MASK, MaskedWordsTask, mask_cut_off

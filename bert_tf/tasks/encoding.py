@@ -14,7 +14,7 @@ from bert_tf.base.processes import Faults
 from bert_tf.config import TOKEN_POOLINGS
 from bert_tf.data import cache
 from bert_tf.data.batching import Features, in_memory
-from bert_tf.data.schema import Schema, classification_schema
+from bert_tf.data.records import Schema, classification_schema
 from bert_tf.errors import (
     InputError,
     did_you_mean,

@@ -9,7 +9,7 @@ import numpy as np
 from keras import ops
 
 from bert_tf.config import BertConfig, positive_integer
-from bert_tf.data.schema import INPUTS, Schema, pretraining_schema
+from bert_tf.data.records import INPUTS, Schema, pretraining_schema
 from bert_tf.errors import InputError, shortened
 from bert_tf.modeling import kernels
 from bert_tf.modeling.heads import BertPretrainer

@@ -11,7 +11,7 @@ import numpy as np
 from keras import ops
 
 from bert_tf.config import BertConfig
-from bert_tf.data.schema import INPUTS, Schema
+from bert_tf.data.records import INPUTS, Schema
 from bert_tf.errors import InputError
 from bert_tf.modeling.variables import checkpoint_variables
 from bert_tf.tasks.encoding import RowEncoding

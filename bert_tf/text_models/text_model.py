@@ -21,7 +21,7 @@ from bert_tf.checkpoints.pretrained import (
 )
 from bert_tf.config import positive_integer, require_positive
 from bert_tf.data.batching import Features
-from bert_tf.data.schema import INPUTS
+from bert_tf.data.records import INPUTS
 from bert_tf.errors import InputError, shortened, wrong_value
 from bert_tf.modeling.dense import dense_layers
 from bert_tf.modeling.feature_model import (

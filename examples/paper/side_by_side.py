@@ -56,7 +56,7 @@ from tables import (
 from bert_tf import AdamWeightDecay, BertConfig, WarmupLinearDecay, cli
 from bert_tf.base import files
 from bert_tf.base.options import option
-from bert_tf.data.schema import pretraining_schema
+from bert_tf.data.records import pretraining_schema
 from bert_tf.errors import InputError, wrong_value
 from bert_tf.kinds.classification.task import ClassificationTask
 from bert_tf.kinds.pretraining.task import PretrainingTask

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bert_tf.checkpoints.pretrained import load_checkpoint
-from bert_tf.data.schema import INPUTS
+from bert_tf.data.records import INPUTS
 from bert_tf.modeling.encoder import BertModel
 from bert_tf.modeling.heads import BertClassifier
 from tests.backends import small_bert

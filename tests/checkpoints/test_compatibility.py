@@ -15,8 +15,7 @@ from bert_tf.checkpoints.pretrained import kept_weights, open_pretrained
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.jobs.settings import StartOptions
-from bert_tf.jobs.start import find_start
-from bert_tf.jobs.teacher import find_teacher
+from bert_tf.jobs.start import find_start, find_teacher
 from bert_tf.kinds.classification.options import ClassifierConfig
 from bert_tf.modeling.encoder import BertModel
 from bert_tf.modeling.heads import (

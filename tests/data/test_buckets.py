@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from bert_tf.data import batching, pipeline, records
 from bert_tf.data.batching import Padding
-from bert_tf.data.schema import classification_schema
+from bert_tf.data.records import classification_schema
 from bert_tf.errors import InputError
 
 L = 29

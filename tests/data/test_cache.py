@@ -10,7 +10,7 @@ import pytest
 
 from bert_tf.base import files
 from bert_tf.data import cache, records
-from bert_tf.data.schema import Feature
+from bert_tf.data.records import Feature
 from bert_tf.errors import InputError
 
 SCHEMA = (Feature("numbers", (3,)),)

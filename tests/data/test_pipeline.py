@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.data import pipeline, records
-from bert_tf.data.schema import Feature, pretraining_schema
+from bert_tf.data.records import Feature, pretraining_schema
 from bert_tf.errors import InputError
 
 SCHEMA = (

@@ -9,8 +9,7 @@ import tensorflow as tf
 
 from bert_tf.base import files
 from bert_tf.data import records
-from bert_tf.data.records import RecordFiles
-from bert_tf.data.schema import Feature, pretraining_schema
+from bert_tf.data.records import Feature, RecordFiles, pretraining_schema
 from bert_tf.errors import InputError
 
 NUMBER = (Feature("number", ()),)

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from bert_tf.data import pipeline, records
-from bert_tf.data.schema import pretraining_schema
+from bert_tf.data.records import pretraining_schema
 from bert_tf.data.sequence_packing import Fill, SequencePacking, first_fit
 from tests import packed_rows
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bert_tf.data import pipeline, records
-from bert_tf.data.schema import pretraining_schema
+from bert_tf.data.records import pretraining_schema
 from bert_tf.data.sequence_packing import SequencePacking
 from bert_tf.errors import InputError
 from bert_tf.kinds.pretraining.data import (

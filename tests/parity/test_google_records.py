@@ -14,7 +14,7 @@ pytest.importorskip("tensorflow")
 import tensorflow as tf
 
 from bert_tf.data import records
-from bert_tf.data.schema import classification_schema, pretraining_schema
+from bert_tf.data.records import classification_schema, pretraining_schema
 from bert_tf.tasks.encoding import Encoding
 from bert_tf.tasks.examples import Example
 from bert_tf.tokenization.wordpiece import FullTokenizer

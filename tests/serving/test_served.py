@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_text  # noqa: F401 (for the op of the tokenizer)
 
-from bert_tf.data.schema import INPUTS
+from bert_tf.data.records import INPUTS
 from bert_tf.errors import InputError
 from bert_tf.kinds.classification.graph import ServedMultipleChoice
 from bert_tf.kinds.masked_words.job import fill

@@ -11,7 +11,7 @@ import pytest
 from keras import ops
 
 import bert_tf
-from bert_tf.data.schema import INPUTS as FEATURE_NAMES
+from bert_tf.data.records import INPUTS as FEATURE_NAMES
 from bert_tf.kinds.tags.conll_files import to_iob2
 from bert_tf.kinds.vectors.task import pair_losses
 from bert_tf.tasks import metrics

@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 from keras import ops
 
-from bert_tf.data.schema import Feature
+from bert_tf.data.records import Feature
 from bert_tf.modeling.transformer import Dropout
 from bert_tf.tasks.task import Task
 

@@ -12,8 +12,7 @@ from absl import logging
 
 from bert_tf.base import files
 from bert_tf.data import pipeline, records
-from bert_tf.data.records import ReadableRecords, find_readable
-from bert_tf.data.schema import Schema
+from bert_tf.data.records import ReadableRecords, Schema, find_readable
 from bert_tf.data.sequence_packing import SequencePacking
 
 # The number of examples that `PretrainingData.examples_per_row` measures.

@@ -7,7 +7,7 @@ import numpy as np
 from keras import ops
 
 from bert_tf.config import BertConfig
-from bert_tf.data.schema import pretraining_schema
+from bert_tf.data.records import pretraining_schema
 from bert_tf.errors import wrong_value
 from bert_tf.modeling import kernels
 from bert_tf.modeling.heads import BertPretrainer

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import keras
 import tensorflow as tf
 
-from bert_tf.data.schema import INPUTS
+from bert_tf.data.records import INPUTS
 from bert_tf.errors import wrong_value
 from bert_tf.kinds.spans.squad_files import (
     NUM_SPECIAL_TOKENS,

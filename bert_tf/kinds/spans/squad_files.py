@@ -13,7 +13,7 @@ import numpy as np
 from bert_tf.base import files
 from bert_tf.base.processes import Faults
 from bert_tf.data import cache
-from bert_tf.data.schema import INPUTS, Feature, Schema, span_schema
+from bert_tf.data.records import INPUTS, Feature, Schema, span_schema
 from bert_tf.errors import in_file, shortened, wrong_value
 from bert_tf.tasks.encoding import (
     Encoded,

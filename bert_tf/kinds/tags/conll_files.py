@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from bert_tf.base import files
-from bert_tf.data.schema import Schema, tagging_schema
+from bert_tf.data.records import Schema, tagging_schema
 from bert_tf.data.tables import read_lines
 from bert_tf.errors import (
     InputError,
