@@ -21,6 +21,8 @@ from bert_tf.jobs import settings
 from bert_tf.jobs.settings import FineTuningOptions
 
 FACTS = "fine_tuning.json"
+# The same of a pre-training.
+PRETRAINING = "pretraining.json"
 # The folder of the released model, and its checkpoint.
 RELEASE = "release"
 WEIGHTS = "bert_model.ckpt"
@@ -106,10 +108,10 @@ def _claim(
     inputs = *inputs, config.bert_config_file, config.vocab_file, *models
     _require_inputs_kept(here, filter(None, inputs), replaces)
     is_old = is_trained(folder) and bool(record) and not replaces
-    if is_old:
+    if not replaces:
         advice = ", or pass `overwrite_output_dir` to replace that run"
         require_same(folder, run, advice)
-    elif (
+    if (
         not record
         and config.do_train
         and checkpoint
@@ -187,8 +189,15 @@ def require_same(
       name: The name of the record.
 
     Raises:
-      InputError: The two runs have different facts or settings.
+      InputError: The two runs have different facts or settings, or are those
+        of two jobs, fine-tuning and pre-training.
     """
+    [other] = {FACTS, PRETRAINING} - {name}
+    if is_trained(folder) and read_record(folder, other):
+        raise InputError(
+            f"{folder} holds the run of another job, with a record in {other}. "
+            "Choose another `output_dir`."
+        )
     before = _flat(read_record(folder, name) if is_trained(folder) else {})
     changed = [
         f"{key}={shortened(before[key])}, not {shortened(value)}"

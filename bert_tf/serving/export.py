@@ -324,10 +324,8 @@ def model_card(
             "tensorflow-text": importlib.metadata.version("tensorflow-text"),
         },
     }
-    for key, path in (
-        ("weights", WEIGHTS),
-        ("vocabulary", "assets/vocab.txt"),
-    ):
+    checked = {"weights": WEIGHTS, "vocabulary": "assets/vocab.txt"}
+    for key, path in checked.items():
         digest = files.checksum(os.path.join(folder, path))
         card[key] = {"file": path, "sha256": digest}
     return card

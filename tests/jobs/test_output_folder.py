@@ -333,6 +333,8 @@ def test_a_record_counts_once_there_is_a_checkpoint(tmp_path):
     compare(tmp_path)
     # Facts of later versions are not compared.
     compare(tmp_path, new=True)
+    with pytest.raises(InputError, match=r"of another job.*pretraining\.json"):
+        output_folder.require_same(str(tmp_path), {})
     words = r"num_attention_heads=2, not 4\. Choose another `output_dir`\.$"
     with pytest.raises(InputError, match=words):
         compare(tmp_path, num_attention_heads=4)

@@ -26,7 +26,7 @@ from bert_tf.data import pipeline
 from bert_tf.data.records import suggest_skip_corrupt
 from bert_tf.errors import InputError
 from bert_tf.jobs import output_folder, settings, start
-from bert_tf.jobs.output_folder import RELEASE
+from bert_tf.jobs.output_folder import PRETRAINING, RELEASE
 from bert_tf.jobs.trainings import (
     TrainingResult,
     export_kept,
@@ -45,9 +45,6 @@ from bert_tf.training.estimator import Estimator
 from bert_tf.training.hooks import Hook
 from bert_tf.training.results import write_results
 from bert_tf.training.workers import by_chief, require_same_settings
-
-# The file in --output_dir that records the kind of model.
-_RECORD = "pretraining.json"
 
 
 @settings.precision_restored()
@@ -223,7 +220,7 @@ def _check_options(config: PretrainingConfig, bert_config: BertConfig) -> None:
     """Checks options against the configuration and earlier files."""
     start.require_length(config.max_seq_length, bert_config)
     kind = {"facts": _kind(config, bert_config)}
-    output_folder.require_same(config.output_dir, kind, name=_RECORD)
+    output_folder.require_same(config.output_dir, kind, name=PRETRAINING)
     if config.vocab_file:
         vocab = load_vocab(config.vocab_file)
         require_fit(vocab, bert_config.vocab_size, config.vocab_file)
@@ -290,17 +287,15 @@ def _encoding(
     )
 
 
-# The kind of a model: properties that the shapes of weights do not show.
+# The kind of a model, which a resumed run may not change.
 
 
 def _kind(config: PretrainingConfig, bert_config: BertConfig) -> dict[str, Any]:
     """Returns the kind of model, without properties that the run ignores."""
-    kind = {
-        "attention_direction": bert_config.attention_direction,
-        "num_attention_heads": bert_config.num_attention_heads,
-        "hidden_act": bert_config.hidden_act,
-        "objective": config.objective,
-    }
+    kind = {"objective": config.objective}
+    for name, value in vars(bert_config).items():
+        if not name.endswith(("_prob", "_range")):
+            kind[name] = value
     if config.do_train or (config.do_eval and config.next_sentence):
         # A model with a next-sentence head can be evaluated without it.
         kind["next_sentence"] = config.next_sentence
@@ -321,5 +316,5 @@ class _RecordKind(Hook):
         }
 
     def begin(self, step: int) -> None:
-        if not step or not output_folder.read_record(self._folder, _RECORD):
-            output_folder.write_record(self._folder, self._record, _RECORD)
+        if not step or not output_folder.read_record(self._folder, PRETRAINING):
+            output_folder.write_record(self._folder, self._record, PRETRAINING)
