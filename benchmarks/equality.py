@@ -5,7 +5,7 @@
 runs scripts on one device, two and four replicas, two worker processes with one
 --output_dir, and two hosts with separate folders (layouts.py). Each trains for
 30 steps, with batches accumulated in one, two and three parts, and its last
-checkpoint is compared with that of one device without accumulation. Then all of
+checkpoint is compared with what one device writes without parts. Then all of
 them evaluate and predict with the same model: once with the same total batch
 size, once with the same size per device. It takes twenty minutes on two cores.
 """

@@ -42,7 +42,7 @@ _UNREADABLE = (tf.errors.OpError, LookupError, RuntimeError, ValueError)
 
 _ENDING = re.compile(r"\.(index|meta|data-\d{5}-of-\d{5})$")
 _TEMPORARY = ".tmp-"
-# Bytes of a tensor's entry in the index; those of BERT have 30 to 40.
+# Bytes of a tensor's entry in the index: 30 to 40 for BERT's tensors.
 _INDEX_ENTRY = 40
 # A file of a training checkpoint: its step and kind. TF1 also wrote `.meta`,
 # and several data files.

@@ -167,7 +167,7 @@ def epoch_plan(
     A `training_plan` has the same batches if each of its sorted windows is
     within one epoch.
 
-    The arguments are those of `training_plan`; `epoch` counts from 0.
+    For the arguments see `training_plan`; `epoch` counts from 0.
 
     Returns:
       The row numbers of each batch. The last batch may be smaller.

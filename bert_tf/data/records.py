@@ -180,8 +180,8 @@ def encode_batch(
 
     Args:
       schema: The features of an example.
-      batch: For each feature an array [n, *shape] of integers or floats. A call
-        has a fixed cost, that of about 400 rows: pass a thousand or more.
+      batch: For each feature an array [n, *shape] of integers or floats.
+        Besides its rows, a call costs as much as 400: pass a thousand or more.
 
     Returns:
       n serialized `tf.train.Example` protos, keys in sorted order.

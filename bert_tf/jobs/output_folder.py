@@ -107,10 +107,10 @@ def _claim(
     models = checkpoint, getattr(config, "teacher", None)
     inputs = *inputs, config.bert_config_file, config.vocab_file, *models
     _require_inputs_kept(here, filter(None, inputs), replaces)
-    is_old = is_trained(folder) and bool(record) and not replaces
+    before: Mapping[str, Any] = {}
     if not replaces:
         advice = ", or pass `overwrite_output_dir` to replace that run"
-        require_same(folder, run, advice)
+        before = require_same(folder, run, advice)
     if (
         not record
         and config.do_train
@@ -129,7 +129,7 @@ def _claim(
     if replaces:
         _move_away(folder)
     files.makedirs(folder)
-    if config.do_train and not is_old:
+    if config.do_train and not before:
         write_record(folder, run)
 
 
@@ -179,8 +179,8 @@ def _settings(
 
 def require_same(
     folder: str, run: Mapping[str, Any], advice: str = "", name: str = FACTS
-) -> None:
-    """Compares a run with the run that the folder holds, if any.
+) -> Mapping[str, Any]:
+    """Compares a run with the one in the folder; returns its record, or {}.
 
     Args:
       folder: The output folder.
@@ -192,13 +192,16 @@ def require_same(
       InputError: The two runs have different facts or settings, or are those
         of two jobs, fine-tuning and pre-training.
     """
+    if not is_trained(folder):
+        return {}
     [other] = {FACTS, PRETRAINING} - {name}
-    if is_trained(folder) and read_record(folder, other):
+    if read_record(folder, other):
         raise InputError(
             f"{folder} holds the run of another job, with a record in {other}. "
             "Choose another `output_dir`."
         )
-    before = _flat(read_record(folder, name) if is_trained(folder) else {})
+    record = read_record(folder, name)
+    before = _flat(record)
     changed = [
         f"{key}={shortened(before[key])}, not {shortened(value)}"
         for key, value in _flat(run).items()
@@ -209,6 +212,7 @@ def require_same(
             f"{folder} holds a run with {'; '.join(changed)}. Choose another "
             f"`output_dir`{advice}."
         )
+    return record
 
 
 def _flat(record: Mapping[str, Any]) -> dict[str, Any]:

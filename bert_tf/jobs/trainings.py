@@ -181,19 +181,19 @@ class Trainings:
         else:
             [trial], folder = self.plan, self.config.output_dir
             estimator = train_one(trial, folder)
-        writes, lora_rank = is_chief(self.strategy), self.task.lora_rank
+        writes, output_dir = is_chief(self.strategy), self.config.output_dir
         if writes:
-            output_folder.record_best_training(self.config.output_dir, folder)
-        if writes and lora_rank:
-            release = os.path.join(self.config.output_dir, RELEASE)
-            files.makedirs(release)
-            adapters.save(
-                estimator.model,
-                os.path.join(release, "lora"),
-                labels=self.task.labels or None,
-                problem_type=self.task.problem_type,
-            )
-        if lora_rank:
+            output_folder.record_best_training(output_dir, folder)
+        if self.task.lora_rank:
+            if writes:
+                release = os.path.join(output_dir, RELEASE)
+                files.makedirs(release)
+                adapters.save(
+                    estimator.model,
+                    os.path.join(release, "lora"),
+                    labels=self.task.labels or None,
+                    problem_type=self.task.problem_type,
+                )
             estimator.merge_lora()
         return estimator
 

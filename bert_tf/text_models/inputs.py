@@ -185,8 +185,7 @@ def equally_long(data: Part) -> tuple[Part, int]:
     count = len(columns[0]) if columns else 0
     y, weights = data.y, data.weights
     if y is not None:
-        y = plain(y)
-        require_as_many_labels(y, count)
+        y = labels_of(y, count)
     if weights is not None:
         weights = sample_weights(weights, count)
     return Part(x, y, weights), count
@@ -200,12 +199,14 @@ def require_one_length(columns: Sequence[list]) -> None:
         )
 
 
-def require_as_many_labels(labels: Sequence[Any], count: int) -> None:
-    """Raises InputError unless there are as many labels as texts."""
+def labels_of(y: Any, count: int) -> list:
+    """Returns a label for each of `count` texts: None if `y` is None."""
+    labels = [None] * count if y is None else plain(y)
     if len(labels) != count:
         raise wrong_value(
             "The number of labels", f"{count}, the number of texts", len(labels)
         )
+    return labels
 
 
 def hold_out(data: Part, share: float) -> tuple[Part, Part]:

@@ -47,8 +47,7 @@ from bert_tf.text_models.inputs import (
     Part,
     as_columns,
     is_single,
-    plain,
-    require_as_many_labels,
+    labels_of,
     require_data,
     require_present,
     whole,
@@ -227,8 +226,7 @@ class TextModel(TrainableModel, abc.ABC):
         columns = as_columns(x, ("text_a", "text_b"))
         if not columns[0]:
             raise InputError("There are no texts.")
-        labels = [None] * len(columns[0]) if y is None else plain(y)
-        require_as_many_labels(labels, len(columns[0]))
+        labels = labels_of(y, len(columns[0]))
         if y is not None:
             require_present(labels, "example", "label")
         return [

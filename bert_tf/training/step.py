@@ -183,7 +183,7 @@ class TrainingStep:
     def _batch_gradients(self, features, totals, seed, scale):
         """Returns the replica's gradients, and parts of the loss [parts].
 
-        Their sums over all replicas are those of the batch. The length b of the
+        Summed over all replicas, they are the batch's. The length b of the
         features [b, ...] need not be a multiple of the micro-batches. If b is
         not static, it may even be 0, as in a ragged last batch.
         """

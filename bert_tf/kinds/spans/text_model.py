@@ -15,8 +15,8 @@ from bert_tf.modeling.heads import BertSpanLabeler
 from bert_tf.text_models.batches import targets_of
 from bert_tf.text_models.inputs import (
     as_columns,
+    labels_of,
     plain,
-    require_as_many_labels,
     require_present,
     text_of,
 )
@@ -166,8 +166,7 @@ def _questions(x: Any, y: Any) -> list[Question]:
         raise InputError("There are no questions.")
     if len(columns) != 2:
         raise InputError("Each question needs a text: pass pairs of strings.")
-    rows = [None] * len(columns[0]) if y is None else plain(y)
-    require_as_many_labels(rows, len(columns[0]))
+    rows = labels_of(y, len(columns[0]))
     if y is not None:
         require_present(rows, "question", "answer")
     return [

@@ -14,9 +14,9 @@ from bert_tf.kinds.tags.task import TaggingTask
 from bert_tf.modeling.heads import BertTokenClassifier
 from bert_tf.text_models.inputs import (
     label_name,
+    labels_of,
     plain,
     plain_row,
-    require_as_many_labels,
     text_of,
 )
 from bert_tf.text_models.text_model import NAME_THE_CLASSES, TextModel
@@ -81,8 +81,7 @@ class TokenTagger(TextModel):
 
     def examples(self, x: Any, y: Any) -> list[Sentence]:
         texts = [x] if self._is_single(x) else plain(x)
-        tags = [None] * len(texts) if y is None else plain(y)
-        require_as_many_labels(tags, len(texts))
+        tags = labels_of(y, len(texts))
         if y is not None:
             rows = (plain_row(row, f"text {n}") for n, row in enumerate(tags))
             tags = [[label_name(x, self.labels) for x in row] for row in rows]

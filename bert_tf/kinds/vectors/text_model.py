@@ -42,8 +42,8 @@ from bert_tf.text_models.inputs import (
     Part,
     as_columns,
     best_texts,
+    labels_of,
     plain,
-    require_as_many_labels,
     require_present,
 )
 from bert_tf.text_models.predict import answers, keras_scores, predict
@@ -412,8 +412,7 @@ def _texts(x: Any, count: int) -> list[list[str]]:
 
 def _scores(y: Any, count: int) -> np.ndarray:
     """Returns the numbers of pairs, floats [count]."""
-    scores = plain(y)
-    require_as_many_labels(scores, count)
+    scores = labels_of(y, count)
     require_present(scores, "pair", "score")
     try:
         return np.array([*map(float, scores)])
