@@ -259,7 +259,7 @@ def test_a_separate_process_gives_the_same_weights(done, inputs, tmp_path):
 
 @pytest.mark.slow
 def test_frozen_layers_do_not_change(run, tmp_path, caplog):
-    """Class weights and smoothing are on, too: all becomes one class."""
+    """Class weights are on, too: all becomes one class."""
     start, out = tmp_path / "start", tmp_path / "out"
     fine_tuning_runs.write_release(start, ("0", "1"), num_hidden_layers=2)
     run(
@@ -268,7 +268,6 @@ def test_frozen_layers_do_not_change(run, tmp_path, caplog):
         **WITHOUT_FILES,
         num_frozen_layers=1,
         class_weights="0.001,100",
-        label_smoothing=0.1,
         num_train_epochs=4,
     )
     frozen = ("bert/embeddings/", "bert/encoder/layer_0/")

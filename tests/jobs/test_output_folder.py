@@ -87,7 +87,7 @@ def test_a_training_is_recorded(tmp_path):
     assert record["facts"] == facts
     assert record["settings"]["learning_rate"] == 0.25
     assert record["settings"]["class_weights"] == ["1", "2"]
-    names = {"save_best", "max_grad_norm", "random_seed", "label_smoothing"}
+    names = {"save_best", "max_grad_norm", "random_seed", "class_weights"}
     assert names <= record["settings"].keys()
     # The record counts as soon as there is a model.
     assert output_folder.recorded_facts(str(folder)) == {}

@@ -110,12 +110,8 @@ class ClassifierConfig(TableOptions, DistillationOptions):
         default=None,
         decides="model",
     )
-    label_smoothing: float = option(
-        "Fraction of an example's weight that training spreads over all "
-        "labels.",
-        default=0.0,
-        decides="model",
-    )
+    # The fraction of an example's weight that training spreads over all labels.
+    label_smoothing: float = 0.0
     head_dropout: float = option(
         "Dropout rate before the head in training. Default: the checkpoint's "
         "classifier_dropout.",
