@@ -1,10 +1,4 @@
-"""Modules of benchmarks/, imported as when one of them runs.
-
-The fixture `benchmarks` in conftest.py returns them by name:
-
-def test_it(benchmarks):
-    assert benchmarks("comparison").shown(0.5) == "0.50"
-"""
+"""Modules of benchmarks/, which the fixture `benchmarks` returns by name."""
 
 import functools
 

@@ -1,7 +1,10 @@
-"""The folder of the project, and the tests that use a fixture."""
+"""The folder of the project, its tests with a fixture, programs in it."""
 
 import ast
+import os
 import pathlib
+import subprocess
+import sys
 from collections.abc import Iterator
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -19,3 +22,17 @@ def nodes_with(fixture: str) -> Iterator[str]:
                 and fixture in [a.arg for a in node.args.args]
             ):
                 yield f"{path.relative_to(ROOT).as_posix()}::{node.name}"
+
+
+def python(
+    *words: object, cwd: pathlib.Path = ROOT, without=(), **variables: str
+) -> subprocess.CompletedProcess:
+    """Runs Python, without variables that start with some prefixes."""
+    outer = {k: v for k, v in os.environ.items() if not k.startswith(without)}
+    return subprocess.run(
+        [sys.executable, *map(str, words)],
+        cwd=cwd,
+        env=outer | variables,
+        capture_output=True,
+        text=True,
+    )

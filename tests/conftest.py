@@ -20,14 +20,14 @@ from absl import logging
 from checkout import ROOT
 
 pytest_plugins = ["tests.fidelity", "tests.fault_rows"]
+# On Keras's other backends TensorFlow need not even be installed.
+WITHOUT_TENSORFLOW = os.environ.get("KERAS_BACKEND") not in (None, "tensorflow")
 
 
 def pytest_configure():
-    """Restores signals that the parent process ignored.
+    """Restores signals that `nohup` or `make test &` ignore.
 
-    `nohup` ignores SIGHUP, and `make test &` in a script ignores SIGINT. A
-    program that a test starts would inherit that and not be stopped by the
-    signal. A handler, unlike SIG_IGN, is reset to the default in new programs.
+    Programs that tests start would inherit SIG_IGN, but not a handler.
     """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -39,11 +39,8 @@ def pytest_configure():
 
 @pytest.fixture(scope="session", autouse=True)
 def two_cpu_devices():
-    """Gives every run two logical CPUs, so that replicas are always real.
-
-    On Keras's other backends TensorFlow need not even be installed.
-    """
-    if os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
+    """Gives every run two logical CPUs, so that replicas are always real."""
+    if WITHOUT_TENSORFLOW:
         return
     import tensorflow as tf
 
@@ -55,10 +52,9 @@ def two_cpu_devices():
 
 @pytest.fixture(scope="module", autouse=True)
 def only_new_objects_are_collected(two_cpu_devices):
-    """Leaves older objects out of the garbage collections of a module's tests.
+    """Leaves older objects out of Keras's many garbage collections.
 
-    Keras triggers many collections, `quantize` one per layer. Each would take a
-    second to search TensorFlow's objects and those of earlier modules.
+    Each would take a second to search TensorFlow's objects.
     """
     importlib.import_module("keras")
     gc.collect()
@@ -82,7 +78,7 @@ def pytest_addoption(parser):
 @contextlib.contextmanager
 def _functions_run_eagerly(value: bool):
     """Sets whether TensorFlow's functions run as Python, if it is installed."""
-    if os.environ.get("KERAS_BACKEND", "tensorflow") != "tensorflow":
+    if WITHOUT_TENSORFLOW:
         yield
         return
     import tensorflow as tf
@@ -97,9 +93,8 @@ def _functions_run_eagerly(value: bool):
 def eagerly(request):
     """Runs TensorFlow's functions as Python; does nothing on other backends.
 
-    Tracing and optimizing a graph takes longer than a few steps of a small
-    model. Graphs are used in tests marked `graph` or `slow`, in fixtures of
-    modules and, with --graphs (`.ci/release`), in every test.
+    Graphs, which take longer than a few steps, are used in tests marked `graph`
+    or `slow`, in fixtures of modules and, with --graphs, in every test.
     """
     marks = {mark.name for mark in request.node.iter_markers()}
     is_slow = "slow" in marks and "eager_fixtures" not in request.fixturenames
@@ -130,14 +125,12 @@ def shared_data() -> pathlib.Path:
 
 @pytest.fixture(scope="module")
 def benchmarks():
-    """Returns a function from a name to a module of benchmarks/."""
     with benchmark_modules.importable() as module_of:
         yield module_of
 
 
 @pytest.fixture(scope="module")
 def layouts(benchmarks):
-    """Returns `benchmarks/layouts.py`, which runs scripts on workers."""
     return benchmarks("layouts")
 
 
@@ -163,7 +156,6 @@ def two_devices(monkeypatch):
 
 @pytest.fixture(scope="session")
 def golden() -> pathlib.Path:
-    """The folder of golden numbers."""
     return pathlib.Path(__file__).parent / "golden"
 
 
@@ -194,10 +186,9 @@ def write(tmp_path):
     """Returns a function that writes a text or bytes and returns the path."""
 
     def write(content, name="a.txt"):
-        if isinstance(content, str):
-            content = content.encode()
+        is_text = isinstance(content, str)
         path = tmp_path / name
-        path.write_bytes(content)
+        path.write_bytes(content.encode() if is_text else content)
         return str(path)
 
     return write

@@ -1,6 +1,6 @@
 """Small CoNLL files whose words determine their tags.
 
-Not a test. Sentences have many lengths, some longer than a row.
+Some sentences are longer than a row.
 """
 
 import itertools

@@ -36,15 +36,7 @@ _JOB = re.compile(r"^(?:\$ )?bert-tf (?!env$)(\w+)( .*)?$", re.DOTALL)
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """A fenced block.
-
-    Attributes:
-      page: The file.
-      line: The line of its fence, counted from 1.
-      text: The lines between the fences.
-      output: The expected output; None if the page does not show it.
-      is_run: Whether the block runs.
-    """
+    """A fenced block: the line of its fence, its text, its expected output."""
 
     page: pathlib.Path
     line: int
@@ -52,14 +44,8 @@ class Block:
     output: str | None
     is_run: bool
 
-    def __str__(self) -> str:
-        return f"{name_of(self.page)}:{self.line}"
-
     def commands(self) -> Iterator[str]:
-        """Yields the commands, including continuation lines.
-
-        A quotation may span lines, as in a shell.
-        """
+        """Yields the commands; continued lines and quotations belong to one."""
         command = ""
         for line in self.text.splitlines(keepends=True):
             if not command and (not line.strip() or line.startswith("#")):
@@ -75,12 +61,10 @@ class Block:
 
 
 def name_of(page: pathlib.Path) -> str:
-    """Returns the path of a page in the project, without its suffix."""
     return str(page.relative_to(ROOT).with_suffix(""))
 
 
 def blocks(page: pathlib.Path, language: str) -> list[Block]:
-    """Returns the blocks of a page, in order, of one language."""
     text = page.read_text(encoding="utf-8")
     return [
         Block(
@@ -109,16 +93,13 @@ def run_python(some: Iterable[Block], namespace: dict) -> None:
         with contextlib.redirect_stdout(printed):
             exec(compile(code, str(block.page), "exec"), namespace)
         if block.output is not None:
-            assert printed.getvalue() == block.output, str(block)
+            assert printed.getvalue() == block.output, f"line {block.line}"
 
 
 class Script(NamedTuple):
-    """A command that runs a job, or a program in examples/paper.
+    """A script of a job, or a program in examples/paper, and its arguments.
 
-    Attributes:
-      name: The script of the job, or the program, without `.py`.
-      words: Its arguments, without "...".
-      is_whole: Whether no argument is "...".
+    The arguments are whole if none of them is "...".
     """
 
     name: str
@@ -132,7 +113,9 @@ def script_of(command: str) -> Script | None:
     `bert-tf JOB` runs the same job as a script in the root folder.
     """
     if found := _JOB.match(command):
-        name, rest = _script_of_job(found[1]), found[2]
+        start = f'run_job("{found[1]}")'
+        [path] = [p for p in ROOT.glob("*.py") if start in p.read_text("utf-8")]
+        name, rest = path.stem, found[2]
     elif found := _SCRIPT.match(command):
         if not (ROOT / (found[1] or "") / f"{found[2]}.py").exists():
             return None
@@ -142,10 +125,3 @@ def script_of(command: str) -> Script | None:
     words = shlex.split((rest or "").replace("\\\n", " "))
     given = [word for word in words if word != "..."]
     return Script(name, given, is_whole=len(given) == len(words))
-
-
-def _script_of_job(job: str) -> str:
-    """Returns the name of the script that runs a job."""
-    start = f'run_job("{job}")'
-    [path] = [p for p in ROOT.glob("*.py") if start in p.read_text("utf-8")]
-    return path.stem

@@ -57,24 +57,15 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def fault(request: pytest.FixtureRequest) -> Fault:
     """Returns `fault(broken, happened, difference)`: asserts and records.
 
-    Its arguments:
-      broken: What was broken, for the readers of the table.
-      happened: What the run did then.
-      difference: The largest difference between the final weights of the rerun
-        command and of an undisturbed run, which must be 0.
+    The difference is the largest one between the final weights of the rerun
+    command and of an undisturbed run, which must be 0.
     """
     node = request.node.nodeid.partition("[")[0]
-    rows = request.config.stash[_ROWS]
 
     def keep(broken: str, happened: str, difference: float) -> None:
         assert difference == 0, f"{broken}: {difference:g}, and not 0"
-        rows.append(
-            {
-                "broken": broken,
-                "happened": happened,
-                "difference": float(difference),
-                "node": node,
-            }
-        )
+        row = {"broken": broken, "happened": happened, "node": node}
+        row["difference"] = float(difference)
+        request.config.stash[_ROWS].append(row)
 
     return keep

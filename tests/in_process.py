@@ -1,13 +1,6 @@
 """Runs scripts in the process of the tests, without importing TensorFlow again.
 
-@pytest.fixture(scope="module")
-def launch():
-    with in_process.script("fill_mask") as launch:
-        yield launch
-
-def test_it(launch, capsys):
-    assert launch(["--text=[MASK]"]) == 0
-    assert capsys.readouterr().out == ...
+The fixture `launch` of conftest.py runs the script `SCRIPT_NAME` of a module.
 """
 
 import contextlib
@@ -51,10 +44,7 @@ def flags_of(job: types.ModuleType) -> flags.FlagValues:
 
 
 def parse(job: types.ModuleType, words: Iterable[object]) -> Options:
-    """Returns the options that a command line gives to a job.
-
-    It may lack required flags, as commands in pages do.
-    """
+    """Returns a job's options; required flags may be missing, as in pages."""
     values = flags_of(job)
     values(["program", *map(str, words)])
     for name in cli.options.required(config_type_of(job)):
@@ -67,14 +57,10 @@ def parse(job: types.ModuleType, words: Iterable[object]) -> Options:
 def script(
     name: str, required: Iterable[str] = ()
 ) -> Iterator[Callable[[list[str]], int]]:
-    """Loads a script or another program; removes its flags after the block.
+    """Loads a program without `.py`; removes its flags after the block.
 
-    Args:
-      name: Its module, without `.py`.
-      required: The flags that a program requires; a job declares them itself.
-
-    Yields:
-      A function that runs it with a command line and returns the exit status.
+    Yields a function that runs it with a command line and returns the exit
+    status. A job declares its required flags itself.
     """
     app.define_help_flags()
     before = set(flags.FLAGS)

@@ -1,7 +1,4 @@
-"""Imports modules of folders that are not packages, like a program there.
-
-Not a test.
-"""
+"""Imports modules of folders that are not packages, like a program there."""
 
 import contextlib
 import importlib
@@ -18,15 +15,9 @@ import pytest
 def importable(
     home: pathlib.Path, *inner: pathlib.Path, absent: Iterable[str] = ()
 ) -> Iterator[Callable[[str], types.ModuleType]]:
-    """Makes the modules importable, and removes them at the end of the block.
+    """Yields a function from names to modules, which the end removes.
 
-    Args:
-      home: The folder of the modules.
-      inner: Folders in it with more modules.
-      absent: Packages that they import and that are not installed here.
-
-    Yields:
-      A function from a module's name to the module.
+    They are in `home` and folders in it. Packages that are `absent` are mocked.
     """
     before = set(sys.modules)
     with pytest.MonkeyPatch.context() as patch:

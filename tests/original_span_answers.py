@@ -3,13 +3,6 @@
 Written from the description of its behavior: words between white space, a text
 rebuilt from tokens and searched in the words (`final_text`), sorted lists. It
 shares only the windows with bert_tf.
-
-`compare` answers questions in both ways from the same logits:
-
-    made = make_windows(questions, encoding, with_positions=False)
-    logits = ...  # start and end, [w, max_seq_length]
-    for question, rows in zip(questions, rows_of(made)):
-        ours, original = compare(question, rows, made, *logits, encoding)
 """
 
 import functools
@@ -194,10 +187,8 @@ def original_answer(
       starts: The logits of a start of each window, [S].
       ends: The logits of an end of each window, [S].
       do_lower_case: Whether the vocabulary is uncased.
-      n_best_size: A flag of the original.
-      max_answer_length: A flag of the original.
-      with_negative: The flag version_2_with_negative of the original.
-      null_score_diff_threshold: A flag of the original.
+
+    The others are flags of the original; version_2_with_negative is short.
 
     Raises:
       Crash: If the original crashes.
@@ -265,17 +256,8 @@ def rows_of(made) -> list[np.ndarray]:
 def compare(question, rows, made, starts, ends, encoding, **options):
     """Answers a question in both ways.
 
-    Args:
-      question: A `Question`.
-      rows: Indexes of the windows of the question.
-      made: The result of `make_windows`.
-      starts: Logits of a start, floats [w, S].
-      ends: Logits of an end, floats [w, S].
-      encoding: The `SpanEncoding` of the windows.
-      **options: Fields of `AnswerRules`.
-
-    Returns:
-      Two `Prediction`; None for the original if it crashes.
+    `rows` are its windows in `made`. Returns two `Prediction`, None for the
+    original if it crashes.
     """
     own = [window_of(made.batch, row) for row in rows]
     outputs = outputs_of(own, starts[rows], ends[rows])
@@ -289,8 +271,8 @@ def compare(question, rows, made, starts, ends, encoding, **options):
             question.context,
             own,
             pieces,
-            [starts[row] for row in rows],
-            [ends[row] for row in rows],
+            starts[rows],
+            ends[rows],
             encoding.do_lower_case,
             **options,
         )

@@ -11,17 +11,13 @@ MASKED = ("masked_lm_positions", "masked_lm_ids", "masked_lm_weights")
 def pack(
     batch: dict[str, np.ndarray], rows: Sequence[Sequence[int]], most: int
 ) -> dict[str, np.ndarray]:
-    """Packs examples.
+    """Packs examples as `SequencePacking.join` does.
 
     Args:
       batch: Features of examples, each [n, ...]: the pre-training features, or
-        TOKENS alone. The mask ends an example, the weights end its masked
-        words.
+        TOKENS alone. The mask ends an example, the weights its masked words.
       rows: The examples of each row.
       most: The largest number of examples in a row.
-
-    Returns:
-      The result of `SequencePacking.join` for the same rows.
     """
     shape = len(rows), batch["input_ids"].shape[1]
     packed = {

@@ -21,7 +21,7 @@ importable = functools.partial(module_folders.importable, PAPER)
 
 @contextlib.contextmanager
 def program(name):
-    """Loads a program; yields a function that runs it with a command line."""
+    """Yields a function that runs a program with a command line."""
     with importable(), in_process.script(name) as launch:
         yield launch
 
@@ -39,15 +39,12 @@ def write_inputs(folder):
         rows = [
             f"{words[n % 10]} good\t1\n{words[n % 7]} bad\t0" for n in range(20)
         ]
+        table = "\n".join(["sentence\tlabel", *rows]) + "\n"
         for split in ("train", "dev"):
-            path = folder / name / f"{split}.tsv"
-            path.write_text("\n".join(["sentence\tlabel", *rows]) + "\n")
+            (folder / name / f"{split}.tsv").write_text(table)
     conll_files.write(folder / "conll")
-    return {
-        "input_file": text,
-        "data_dir": folder,
-        "conll_dir": folder / "conll",
-    }
+    data = {"data_dir": folder, "conll_dir": folder / "conll"}
+    return {"input_file": text, **data}
 
 
 @contextlib.contextmanager
@@ -62,17 +59,14 @@ def no_jobs():
 
 
 class Jobs:
-    """Replaces `run_job`; checks the flags of the scripts.
-
-    Attributes:
-      commands: The script and the flags of each successful call.
-      score: Returns the metrics, given a script and its flags.
-      fails_at: The number of calls before one fails; None for none.
-    """
+    """Replaces `run_job`; checks the flags of the scripts."""
 
     def __init__(self):
+        # The script and the flags of each successful call.
         self.commands = []
+        # Returns the metrics, given a script and its flags.
         self.score = lambda script, given: {"eval_accuracy": 0.5}
+        # The number of calls before one fails, if any does.
         self.fails_at = None
 
     def __call__(self, script, words, log):

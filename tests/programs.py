@@ -8,6 +8,7 @@ They are forked from a process that has imported it:
     assert program.end() == -signal.SIGKILL
 """
 
+import dataclasses
 import json
 import multiprocessing
 import os
@@ -29,47 +30,39 @@ _CONTEXT.set_forkserver_preload(["bert_tf.kinds.pretraining.job"])
 _SECONDS = 100
 
 
+@dataclasses.dataclass
 class Program:
     """A process that runs the script.
 
-    Args:
-      pid: The process ID.
-      log: The file of its output.
-      wait: Waits some seconds for its end; returns the exit status, minus the
-        signal that ended it, or None while it runs.
+    `wait` waits some seconds for its end; it returns the exit status, minus the
+    signal that ended it, or None while it runs.
     """
 
-    def __init__(
-        self,
-        pid: int,
-        log: pathlib.Path,
-        wait: Callable[[float], int | None],
-    ):
-        self._pid = pid
-        self._log = log
-        self._wait = wait
+    pid: int
+    log: pathlib.Path  # Its output.
+    wait: Callable[[float], int | None]
 
     @property
     def said(self) -> list[str]:
         """The lines of its output so far."""
-        return self._log.read_text().splitlines()
+        return self.log.read_text().splitlines()
 
     def wait_for(self, text: str) -> None:
         """Waits until its output contains a text."""
         stop = time.monotonic() + _SECONDS
-        while text not in self._log.read_text():
-            assert self._wait(0.005) is None, self._log.read_text()
-            assert time.monotonic() < stop, self._log.read_text()
+        while text not in self.log.read_text():
+            assert self.wait(0.005) is None, self.log.read_text()
+            assert time.monotonic() < stop, self.log.read_text()
 
     def send(self, number: int) -> None:
         """Sends a signal."""
-        os.kill(self._pid, number)
+        os.kill(self.pid, number)
 
     def end(self) -> int:
         """Waits for the end; returns the status, or minus the final signal."""
-        status = self._wait(_SECONDS)
-        assert status is not None, self._log.read_text()
-        assert "Traceback" not in self._log.read_text(), self._log.read_text()
+        status = self.wait(_SECONDS)
+        assert status is not None, self.log.read_text()
+        assert "Traceback" not in self.log.read_text(), self.log.read_text()
         return status
 
 
@@ -86,14 +79,7 @@ def start(
     environment: Mapping[str, str] | None = None,
     before: Callable[[], None] | None = None,
 ) -> Program:
-    """Runs the script.
-
-    Args:
-      words: The command line.
-      log: The file for its output.
-      environment: More variables.
-      before: A function that the process calls first; it is pickled.
-    """
+    """Runs the script; the process first calls `before`, which is pickled."""
     log.touch()
     process = fork(_run, list(words), str(log), dict(environment or {}), before)
 
@@ -145,15 +131,11 @@ def places_of_workers(count: int = 2) -> list[dict[str, str]]:
     ]
 
 
+@dataclasses.dataclass
 class DiesInRename:
-    """Kills a process just before it renames a file to its final name.
+    """Kills a process just before a file gets its final name."""
 
-    Args:
-      ending: The end of the final name.
-    """
-
-    def __init__(self, ending: str):
-        self.ending = ending
+    ending: str
 
     def __call__(self) -> None:
         import tensorflow as tf

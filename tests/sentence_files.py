@@ -15,6 +15,7 @@ MOST_WORDS = 17
 BINARY = ("0", "1")
 ENTAILMENT = ("entailment", "not_entailment")
 INFERENCE = ("contradiction", "entailment", "neutral")
+SCORES = ("0.000", "1.600", "5.000")
 
 # Headers and rows; a bar is a tab. The label, if any, is the last column.
 PAIR = "{n}|{a}|{b}"
@@ -61,118 +62,69 @@ def _labelled(layout, names="label", separator="|", label="{label}"):
     return header + separator + names, row + separator + label
 
 
-def _glue(layout, label="label", test=None):
-    """Returns train.tsv and dev.tsv with labels and test.tsv without."""
-    labelled = _labelled(layout, label)
-    return {
-        "train.tsv": labelled,
-        "dev.tsv": labelled,
-        "test.tsv": test or layout,
-    }
+def _files(labelled, test=None, names=("train.tsv", "dev.tsv", "test.tsv")):
+    """Returns the layout of each file; without `test`, tests have labels."""
+    train, dev, last = names
+    return {train: labelled, dev: labelled, last: test or labelled}
 
 
+_INDEXED = ("index|sentence", "{n}|{a}")
+_MSR_TEST = (
+    "index|#1 ID|#2 ID|#1 String|#2 String",
+    "{n}|{n}0|{n}1|{a}|{b}",
+)
+_QNLI = ("index|question|sentence", PAIR)
+_PAIRS = ("index|sentence1|sentence2", PAIR)
+_QQP = ("id|qid1|qid2|question1|question2", "{n}|1|2|{a}|{b}")
 _DEV_LABELS = "label1|label2|label3|label4|label5|gold_label"
 _MNLI_DEV = _labelled(MNLI, _DEV_LABELS, label="neutral|x|y|z|x|{label}")
-_SWAG_LABELLED = _labelled(SWAG, separator=",")
+_MNLI = {
+    "train.tsv": _labelled(MNLI, "label1|gold_label", label="x|{label}"),
+    "dev_matched.tsv": _MNLI_DEV,
+    "dev_mismatched.tsv": _MNLI_DEV,
+    "test_matched.tsv": MNLI,
+    "test_mismatched.tsv": MNLI,
+    "diagnostic.tsv": _PAIRS,
+}
+_XNLI = {
+    "multinli/multinli.train.zh.tsv": (
+        "premise|hypo|label",
+        "{a}|{b}|{label}",
+    ),
+    "xnli.dev.tsv": XNLI,
+    "xnli.test.tsv": XNLI,
+}
+_KORSTS_NAMES = ("sts-train.tsv", "sts-dev.tsv", "sts-test.tsv")
+_SWAG = _labelled(SWAG, separator=",")
+_SWAG_NAMES = ("train.csv", "val.csv", "test.csv")
+_CSV_NAMES = ("train.csv", "valid.csv", "test.csv")
+_JSON_NAMES = ("train.jsonl", "dev.jsonl", "test.jsonl")
 
 # Task -> its labels, and each file's header and row.
 LAYOUTS = {
-    "cola": (
-        BINARY,
-        {
-            "train.tsv": COLA,
-            "dev.tsv": COLA,
-            "test.tsv": ("index|sentence", "{n}|{a}"),
-        },
-    ),
-    "sst-2": (
-        BINARY,
-        {
-            "train.tsv": SST,
-            "dev.tsv": SST,
-            "test.tsv": ("index|sentence", "{n}|{a}"),
-        },
-    ),
-    "mrpc": (
-        BINARY,
-        {
-            "train.tsv": MSR,
-            "dev.tsv": MSR,
-            "test.tsv": (
-                "index|#1 ID|#2 ID|#1 String|#2 String",
-                "{n}|{n}0|{n}1|{a}|{b}",
-            ),
-        },
-    ),
-    "sts-b": (("0.000", "1.600", "5.000"), _glue(STSB, "score")),
-    "korsts": (
-        ("0.000", "1.600", "5.000"),
-        dict.fromkeys(("sts-train.tsv", "sts-dev.tsv", "sts-test.tsv"), KORSTS),
-    ),
+    "cola": (BINARY, _files(COLA, _INDEXED)),
+    "sst-2": (BINARY, _files(SST, _INDEXED)),
+    "mrpc": (BINARY, _files(MSR, _MSR_TEST)),
+    "sts-b": (SCORES, _files(_labelled(STSB, "score"), STSB)),
+    "korsts": (SCORES, _files(KORSTS, names=_KORSTS_NAMES)),
     "qqp": (
         BINARY,
-        _glue(
-            ("id|qid1|qid2|question1|question2", "{n}|1|2|{a}|{b}"),
-            "is_duplicate",
-            ("id|question1|question2", PAIR),
+        _files(
+            _labelled(_QQP, "is_duplicate"), ("id|question1|question2", PAIR)
         ),
     ),
-    "mnli": (
-        INFERENCE,
-        {
-            "train.tsv": _labelled(
-                MNLI, "label1|gold_label", label="x|{label}"
-            ),
-            "dev_matched.tsv": _MNLI_DEV,
-            "dev_mismatched.tsv": _MNLI_DEV,
-            "test_matched.tsv": MNLI,
-            "test_mismatched.tsv": MNLI,
-            "diagnostic.tsv": ("index|sentence1|sentence2", PAIR),
-        },
-    ),
-    "qnli": (ENTAILMENT, _glue(("index|question|sentence", PAIR))),
-    "rte": (ENTAILMENT, _glue(("index|sentence1|sentence2", PAIR))),
-    "wnli": (BINARY, _glue(("index|sentence1|sentence2", PAIR))),
-    "xnli": (
-        ("contradictory", "entailment", "neutral"),
-        {
-            "multinli/multinli.train.zh.tsv": (
-                "premise|hypo|label",
-                "{a}|{b}|{label}",
-            ),
-            "xnli.dev.tsv": XNLI,
-            "xnli.test.tsv": XNLI,
-        },
-    ),
-    "swag": (
-        tuple("0123"),
-        {
-            "train.csv": _SWAG_LABELLED,
-            "val.csv": _SWAG_LABELLED,
-            "test.csv": SWAG,
-        },
-    ),
+    "mnli": (INFERENCE, _MNLI),
+    "qnli": (ENTAILMENT, _files(_labelled(_QNLI), _QNLI)),
+    "rte": (ENTAILMENT, _files(_labelled(_PAIRS), _PAIRS)),
+    "wnli": (BINARY, _files(_labelled(_PAIRS), _PAIRS)),
+    "xnli": (("contradictory", "entailment", "neutral"), _XNLI),
+    "swag": (tuple("0123"), _files(_SWAG, SWAG, _SWAG_NAMES)),
     "nsmc": (BINARY, {"ratings_train.txt": NSMC, "ratings_test.txt": NSMC}),
-    "tsv": (
-        ("no", "some", "yes"),
-        {"train.tsv": TEXT, "dev.tsv": TEXT, "test.tsv": TEXT},
-    ),
-    "csv": (
-        ("no", "yes"),
-        {"train.csv": COMMAS, "valid.csv": COMMAS, "test.csv": COMMAS},
-    ),
-    "jsonl": (
-        ("no", "yes"),
-        {"train.jsonl": JSON, "dev.jsonl": JSON, "test.jsonl": JSON},
-    ),
-    "multi_label": (
-        ("", "rude", "rude,toxic"),
-        {"train.tsv": TEXT, "dev.tsv": TEXT, "test.tsv": TEXT},
-    ),
-    "regression": (
-        ("-1", "0.25", "1e1"),
-        {"train.tsv": TEXT, "dev.tsv": TEXT, "test.tsv": TEXT},
-    ),
+    "tsv": (("no", "some", "yes"), _files(TEXT)),
+    "csv": (("no", "yes"), _files(COMMAS, names=_CSV_NAMES)),
+    "jsonl": (("no", "yes"), _files(JSON, names=_JSON_NAMES)),
+    "multi_label": (("", "rude", "rude,toxic"), _files(TEXT)),
+    "regression": (("-1", "0.25", "1e1"), _files(TEXT)),
 }
 
 

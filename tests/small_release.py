@@ -23,17 +23,7 @@ def config_of(words=WORDS, **options):
 
 
 def write(folder, make, config, words=WORDS):
-    """Writes a model whose weights are so large that its outputs differ.
-
-    Args:
-      folder: The folder of the release.
-      make: Returns a model for a configuration.
-      config: The configuration.
-      words: The vocabulary.
-
-    Returns:
-      The model.
-    """
+    """Writes and returns a model with weights so large that outputs differ."""
     keras.utils.set_random_seed(1)
     model = make(config)
     model.build()

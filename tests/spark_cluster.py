@@ -16,12 +16,14 @@ import itertools
 import json
 import os
 import pathlib
+import re
 import signal
 import socket
 import subprocess
 import sys
 import time
 import urllib.request
+from unittest import mock
 
 from checkout import ROOT
 
@@ -49,7 +51,6 @@ SETTINGS = {
 
 
 def wait_for(condition, what):
-    """Returns the first true result of a function."""
     end = time.monotonic() + PATIENCE
     while not (result := condition()):
         assert time.monotonic() < end, f"{what} has not happened"
@@ -63,17 +64,17 @@ def free_port():
         return probe.getsockname()[1]
 
 
-class Cluster:
+class Cluster(contextlib.ExitStack):
     """A master and two workers with one core each."""
 
     def __init__(self, folder):
         import pyspark
 
+        super().__init__()
         self.home = pathlib.Path(pyspark.__file__).parent
         self.folder = folder
         self.port, self.web_port = free_port(), free_port()
         self.url = f"spark://127.0.0.1:{self.port}"
-        self.stack = contextlib.ExitStack()
         self.workers = {}
 
     def __enter__(self):
@@ -82,37 +83,28 @@ class Cluster:
             wait_for(self.state, "the start of the master")
             self.restore()
         except BaseException:
-            self.stack.close()
+            self.close()
             raise
         return self
-
-    def __exit__(self, *_):
-        self.stack.close()
 
     def start(self, kind, host, port, web_port, *words):
         """Starts a master or a worker, which ends with the cluster."""
         name = f"org.apache.spark.deploy.{kind.lower()}.{kind}"
-        environment = {
-            "SPARK_HOME": str(self.home),
-            "SPARK_LOCAL_IP": host,
-            "SPARK_DAEMON_JAVA_OPTS": JAVA,
-            "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_LOCAL_DIRS": str(self.folder / "local"),
-            "SPARK_WORKER_DIR": str(self.folder / "work"),
-            "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]),
-        }
         place = ["--host", host, "--port", str(port)]
         place += ["--webui-port", str(web_port)]
         with open(self.folder / f"{kind}-{port}.log", "w") as log:
-            process = subprocess.Popen(
+            process = self.run(
                 [self.home / "bin/spark-class", name, *place, *words],
-                env={**os.environ, **environment},
+                {
+                    "SPARK_HOME": str(self.home),
+                    "SPARK_LOCAL_IP": host,
+                    "SPARK_DAEMON_JAVA_OPTS": JAVA,
+                    "SPARK_DAEMON_MEMORY": "256m",
+                    "SPARK_WORKER_DIR": str(self.folder / "work"),
+                },
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,
             )
-        self.stack.callback(process.wait)
-        self.stack.callback(kill, process)
         return process
 
     def restore(self):
@@ -138,11 +130,8 @@ class Cluster:
     def is_idle(self):
         state = self.state()
         alive = [w for w in state["workers"] if w["state"] == "ALIVE"]
-        return (
-            len(alive) == len(self.workers)
-            and not state["activeapps"]
-            and not any(worker["coresused"] for worker in alive)
-        )
+        is_busy = state["activeapps"] or any(w["coresused"] for w in alive)
+        return len(alive) == len(self.workers) and not is_busy
 
     def launch(self, flags, pause=None, settings=(), cwd=None):
         """Starts create_pretraining_data.py with small pieces of work."""
@@ -153,7 +142,7 @@ class Cluster:
         return self.run(
             [*program, json.dumps(pause), *flags, *runner],
             {"PYSPARK_SUBMIT_ARGS": " ".join([*words, "pyspark-shell"])},
-            cwd,
+            cwd=cwd,
         )
 
     def submit(self, flags):
@@ -164,8 +153,8 @@ class Cluster:
         script = ROOT / "create_pretraining_data.py"
         return self.run([*words, script, *flags, "--runner=spark"])
 
-    def run(self, command, variables=(), cwd=None):
-        """Starts a driver, which ends with the cluster."""
+    def run(self, command, variables=(), **options):
+        """Starts a program, which ends with the cluster."""
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "tests")]),
@@ -174,16 +163,16 @@ class Cluster:
             "SPARK_LOCAL_DIRS": str(self.folder / "local"),
             **dict(variables),
         }
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         process = subprocess.Popen(
             command,
             env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
-            cwd=cwd,
+            **{**pipes, **options},
         )
-        self.stack.callback(kill, process)
+        self.callback(process.wait)
+        self.callback(kill, process)
         return process
 
 
@@ -195,11 +184,7 @@ def kill(process):
 
 def parent_of(pid):
     status = pathlib.Path(f"/proc/{pid}/status").read_text()
-    [line] = [s for s in status.splitlines() if s.startswith("PPid:")]
-    return int(line.split()[1])
-
-
-# ------------------------------------------ the program, and what workers run
+    return int(re.search(r"PPid:\s*(\d+)", status)[1])
 
 
 def pause_at(pause):
@@ -223,36 +208,35 @@ def pause_at(pause):
     wait_for(marker.with_suffix(".other").exists, "another attempt")
 
 
-def in_items(module, name, pause, *arguments):
+def original(module, name):
+    return getattr(importlib.import_module(module), name)
+
+
+def in_items(function, pause, *arguments):
     """Pauses between the first two items that a function yields."""
-    function = getattr(importlib.import_module(module), name)
-    items = iter(function(*arguments))
+    items = iter(original(*function)(*arguments))
     yield from itertools.islice(items, 1)
     pause_at(pause)
     yield from items
 
 
-def after_call(module, name, pause, *arguments):
+def after_call(function, pause, *arguments):
     """Pauses when a function has its result."""
-    result = getattr(importlib.import_module(module), name)(*arguments)
+    result = original(*function)(*arguments)
     pause_at(pause)
     return result
 
 
-def before_rename(module, name, pause, *arguments):
+def before_rename(function, pause, *arguments):
     """Pauses when a file is complete but does not have its name."""
-    function = getattr(importlib.import_module(module), name)
     rename = files.rename
 
     def paused(*names):
         pause_at(pause)
         rename(*names)
 
-    files.rename = paused
-    try:
-        return function(*arguments)
-    finally:
-        files.rename = rename
+    with mock.patch.object(files, "rename", paused):
+        return original(*function)(*arguments)
 
 
 STAGES = {
@@ -269,7 +253,7 @@ def main():
     if pause:
         module, name, way = STAGES[pause["stage"]]
         # Workers find the function in its module, where it is not replaced.
-        paused = functools.partial(way, module.__name__, name, pause)
+        paused = functools.partial(way, (module.__name__, name), pause)
         setattr(module, name, paused)
     spark.create = functools.partial(spark.create, sizes=SIZES)
     command.run_job("pretraining_data")

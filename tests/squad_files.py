@@ -13,13 +13,7 @@ VOCAB = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "where", "?", *WORDS]
 
 
 def questions(count, seed=0, impossible=0):
-    """Questions about contexts of 5 to 27 words, some without an answer.
-
-    Args:
-      count: Number of questions.
-      seed: The random seed.
-      impossible: Every n-th question has no answer; 0 for none.
-    """
+    """Questions about contexts of 5 to 27 words; every n-th is impossible."""
     generator = random.Random(seed)
     made = []
     for number in range(count):

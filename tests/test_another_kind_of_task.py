@@ -150,22 +150,34 @@ def test_a_server_answers_what_predict_answers(trained):
         np.testing.assert_allclose(answer[name], expected, rtol=1e-4)
 
 
-def test_the_scripts_train_to_the_same_weights(trained, start, tmp_path):
-    flags = {
-        **fine_tuning_runs.FLAGS,
-        "max_seq_length": LENGTH,
-        "num_train_epochs": TRAINING["epochs"],
-        "random_seed": TRAINING["seed"],
-        "init_checkpoint": str(start),
-        "output_dir": str(tmp_path / "output"),
-    }
-    options = FineTuningOptions(**flags, do_eval=True)
-    config, begin = resolve(options, "classifier")
+@pytest.fixture
+def scripted(start, tmp_path):
+    """Returns a function that runs a task as a script does, with evaluation."""
+
+    def call(task, *splits, **flags):
+        flags = {
+            **fine_tuning_runs.FLAGS,
+            "init_checkpoint": str(start),
+            "output_dir": str(tmp_path / "output"),
+            **flags,
+        }
+        options = FineTuningOptions(**flags, do_eval=True)
+        config, begin = resolve(options, "classifier")
+        return fine_tune(config, begin, task, splits, name="numbers")
+
+    return call
+
+
+def test_the_scripts_train_to_the_same_weights(trained, scripted):
     model, _ = trained
-    task = model.make_task(dropout=0.0)
     examples = model.examples(TEXTS, NUMBERS)
-    splits = [Split(name, examples) for name in ("train", "dev")]
-    result = fine_tune(config, begin, task, splits, name="numbers")
+    result = scripted(
+        model.make_task(dropout=0.0),
+        *(Split(name, examples) for name in ("train", "dev")),
+        max_seq_length=LENGTH,
+        num_train_epochs=TRAINING["epochs"],
+        random_seed=TRAINING["seed"],
+    )
     again = NumberEstimator.from_pretrained(result.release)
     for ours, theirs in zip(model.weights, again.weights, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-3)
@@ -203,42 +215,18 @@ def test_windows_are_joined_to_the_answers_of_texts(of_windows):
         np.testing.assert_allclose(found, values, rtol=1e-4)
 
 
-def loss_of(answers):
+def test_windows_are_scored_as_texts(of_windows, scripted):
+    model, answers = of_windows
     number, deviation = answers.values()
     error = np.square((number - NUMBERS) / deviation)
-    return pytest.approx(np.mean(np.log(deviation) + error / 2), rel=1e-4)
-
-
-def test_windows_are_scored_as_texts(of_windows, start, tmp_path):
-    model, answers = of_windows
+    loss = pytest.approx(np.mean(np.log(deviation) + error / 2), rel=1e-4)
     scores = model.evaluate(TEXTS, NUMBERS, verbose=0)
-    assert scores["loss"] == loss_of(answers)
-    flags = {
-        **fine_tuning_runs.FLAGS,
-        "do_train": False,
-        "max_seq_length": 8,
-        "init_checkpoint": str(start),
-        "output_dir": str(tmp_path / "output"),
-    }
-    config, begin = resolve(
-        FineTuningOptions(**flags, do_eval=True), "classifier"
-    )
-    splits = [Split("dev", model.examples(TEXTS, NUMBERS))]
+    assert scores["loss"] == loss
     task = model.make_task(dropout=0.0)
-    found = fine_tune(config, begin, task, splits, name="numbers").metrics
-    assert found["eval_loss"] == loss_of(answers)
+    split = Split("dev", model.examples(TEXTS, NUMBERS))
+    found = scripted(task, split, do_train=False, max_seq_length=8).metrics
+    assert found["eval_loss"] == loss
     assert found["eval_spearman"] == pytest.approx(scores["spearman"])
-
-
-# tests/test_run_classifier_windows.py joins windows of a served model.
-@pytest.mark.slow
-@pytest.mark.graph
-def test_an_export_joins_windows(of_windows, tmp_path):
-    model, expected = of_windows
-    served = tf.saved_model.load(model.export(tmp_path / "export"))
-    answer = served.signatures["serving_default"](text=tf.constant(TEXTS))
-    for name, values in expected.items():
-        np.testing.assert_allclose(answer[name], values, rtol=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -269,19 +257,11 @@ def test_heads_of_other_kinds_are_not_used(start, tmp_path, format, caplog):
     assert estimator.model.random_variables
 
 
-def test_scripts_refuse_to_evaluate_another_kind(start, tmp_path):
-    flags = {
-        **fine_tuning_runs.FLAGS,
-        "do_train": False,
-        "init_checkpoint": str(start),
-        "output_dir": str(tmp_path / "output"),
-    }
-    options = FineTuningOptions(**flags, do_eval=True)
-    config, begin = resolve(options, "classifier")
-    encoding = bert_tf.TextClassifier.from_pretrained(
+def test_scripts_refuse_to_evaluate_another_kind(start, scripted):
+    model = bert_tf.TextClassifier.from_pretrained(
         start, labels=["bad", "good"], max_seq_length=LENGTH
-    )._encoding()
-    task = ClassificationTask(begin.config, encoding)
+    )
+    task = ClassificationTask(model.model.config, model._encoding())
     split = Split("dev", [Example("0", "a text", label="bad")])
     with pytest.raises(InputError, match="its kind is UncertainNumber, not"):
-        fine_tune(config, begin, task, [split], name="cola")
+        scripted(task, split, do_train=False)

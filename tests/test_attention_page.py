@@ -1,16 +1,15 @@
 """The page of examples/attention_page.py, also in a browser."""
 
 import base64
+import contextlib
 import json
 import re
-import subprocess
-import sys
 import zlib
 
 import numpy as np
 import pytest
 import small_release
-from checkout import ROOT
+from checkout import ROOT, python
 from headless_chromium import launched
 
 from bert_tf.modeling.encoder import BertModel
@@ -59,9 +58,8 @@ def page_of(program):
 
 def script(html, name):
     """Returns the content of a script element, as a browser reads it."""
-    [content] = re.findall(
-        rf'<script type="[^"]+" id="{name}">(.*?)</script', html, re.DOTALL
-    )
+    pattern = rf'(?s)<script type="[^"]+" id="{name}">(.*?)</script'
+    [content] = re.findall(pattern, html)
     return content
 
 
@@ -91,28 +89,21 @@ def test_no_text_breaks_the_page(page_of):
 
 
 def test_the_program(tmp_path):
-    """Run in a process; an error is one line."""
     model = small_release.write(
         tmp_path,
         lambda config: BertModel(config, output_attentions=True),
         small_release.config_of(num_hidden_layers=3),
     )
 
-    def run(*words):
-        path = str(ROOT / "examples/attention_page.py")
-        start = f"--init_checkpoint={tmp_path}"
-        return subprocess.run(
-            [sys.executable, path, start, *words],
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-        )
-
-    done = run("--text=A ab </script> c", "--text_b=d [MASK]")
-    assert done.returncode == 0, done.stderr
-    facts, weights = weights_in(
-        (tmp_path / "attention.html").read_text("utf-8")
+    start = (
+        ROOT / "examples/attention_page.py",
+        f"--init_checkpoint={tmp_path}",
     )
+    words = ("--text=A ab </script> c", "--text_b=d [MASK]")
+    done = python(*start, *words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    page = (tmp_path / "attention.html").read_text("utf-8")
+    facts, weights = weights_in(page)
     pieces = "[CLS] a a ##b [UNK] [UNK] [UNK] [UNK] c [SEP] d [MASK] [SEP]"
     assert facts["pieces"] == pieces.split()
     ids = np.array([[small_release.WORDS.index(p) for p in facts["pieces"]]])
@@ -120,20 +111,16 @@ def test_the_program(tmp_path):
     outputs = model({"input_ids": ids, "segment_ids": segments})
     expected = np.stack([layer[0] for layer in outputs["attentions"]])
     np.testing.assert_allclose(weights, expected, atol=1.3e-4)
-    done = run(f"--text={'a ' * 13}")
+    done = python(*start, f"--text={'a ' * 13}", cwd=tmp_path)
     assert done.returncode == 1
     [line] = done.stderr.splitlines()
     assert line.startswith("attention_page.py: error: ")
 
 
-# In a browser ----------------------------------------------------------------
-
-
-@pytest.fixture
-def show(tmp_path):
+@contextlib.contextmanager
+def shown(path):
     """Opens a page, which must not fail or send a request."""
     said, requests = [], []
-    path = tmp_path / "page.html"
     with launched() as browser:
         page = browser.new_page(viewport={"width": 1280, "height": 900})
         page.set_default_timeout(120_000)  # For a busy machine.
@@ -141,22 +128,23 @@ def show(tmp_path):
         page.on("pageerror", lambda error: said.append(str(error)))
         page.on("dialog", lambda dialog: said.append(dialog.message))
         page.on("request", lambda request: requests.append(request.url))
-
-        def show(html):
-            path.write_text(html, encoding="utf-8")
-            page.goto(path.as_uri())
-            page.wait_for_selector("body[data-ready]")
-            return page
-
-        yield show
+        page.goto(path.as_uri())
+        page.wait_for_selector("body[data-ready]")
+        yield page
     assert said == []
     assert requests == [path.as_uri()]
 
 
-def test_pointing_at_words(show, page_of):
+def test_pointing_at_words(page_of, tmp_path):
     """The list has the largest mean weights of the tokens of a word."""
     html, _ = page_of(TEXT, TEXT_B)
-    page = show(html)
+    path = tmp_path / "page.html"
+    path.write_text(html, encoding="utf-8")
+    with shown(path) as page:
+        assert_lists_follow_the_mouse(page, html)
+
+
+def assert_lists_follow_the_mouse(page, html):
     facts, weights = weights_in(html)
     words = [word["text"] for word in facts["words"]]
     index = range(len(facts["pieces"]))

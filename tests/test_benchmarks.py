@@ -3,6 +3,7 @@
 import dataclasses
 from unittest import mock
 
+import numpy as np
 import pytest
 
 from bert_tf import BertConfig
@@ -17,9 +18,6 @@ def comparison(benchmarks):
     return benchmarks("comparison")
 
 
-# Turns and tables.
-
-
 class Side:
     """Does the work three times in a second per letter of the request."""
 
@@ -29,13 +27,9 @@ class Side:
 
     def ask(self, request):
         self._asked.append(self._name)
-        return {
-            "times": 3,
-            "seconds": float(len(request)),
-            "cpu_seconds": 2.0 * len(request),
-            "request_cpu_seconds": 1e9,
-            "share": 0.5,
-        }
+        seconds = float(len(request))
+        times = {"seconds": seconds, "cpu_seconds": 2 * seconds}
+        return {**times, "times": 3, "request_cpu_seconds": 1e9, "share": 0.5}
 
 
 def test_sides_take_turns(comparison, tmp_path):
@@ -44,7 +38,7 @@ def test_sides_take_turns(comparison, tmp_path):
     start = {"command": "python work.py", "machine": "A machine"}
     results = comparison.Comparison("Work", "MB/s", titles, ["A fact"], **start)
     asked = []
-    sides = {name: Side(name, asked) for name in results.titles}
+    sides = {name: Side(name, asked) for name in titles}
     requests = {"ours": "a", "theirs": "bb"}
     cases = [
         comparison.Case("short", 6.0, requests),
@@ -70,36 +64,18 @@ def test_sides_take_turns(comparison, tmp_path):
         assert f"\n{line}\n" in text
 
 
-PAGE = """# Title
-
-<!-- speed: a program writes this section -->
-<!-- end of speed -->
-
-<!-- size: a program writes this section -->
-
-12 MB \\1
-
-<!-- end of size -->
-Below.
-"""
-
-
 def test_only_the_section_of_a_page_is_replaced(comparison, tmp_path):
     page = tmp_path / "page.md"
-    page.write_text(PAGE)
-    comparison.publish("\n| 13 \\1 |\n\n", str(page), "size")
-    expected = PAGE.replace("12 MB", "| 13").replace("\\1\n", "\\1 |\n")
-    assert page.read_text() == expected
+    text = "Above\n<!-- {0}: by a program -->\n{1}<!-- end of {0} -->\nBelow\n"
+    page.write_text(text.format("size", "") + text.format("speed", "\n1\n\n"))
     for _ in range(2):
-        comparison.publish("fast", str(page), "speed")
-    start = "section -->\n<!-- end of speed"
-    filled = "section -->\n\nfast\n\n<!-- end of speed"
-    assert page.read_text() == expected.replace(start, filled)
+        comparison.publish("\n| 13 \\1 |\n\n", str(page), "size")
+    assert page.read_text() == (
+        text.format("size", "\n| 13 \\1 |\n\n")
+        + text.format("speed", "\n1\n\n")
+    )
     with pytest.raises(InputError, match="expected one section"):
         comparison.publish("13 MB", str(page), "other")
-
-
-# Short runs.
 
 
 def test_input_pipeline(benchmarks, comparison, monkeypatch, capsys):
@@ -123,16 +99,10 @@ def test_prediction(benchmarks, tmp_path):
     kind = dataclasses.replace(
         prediction.KINDS["classification"], texts=lambda: ["a b", "b"] * texts
     )
+    options = {"kinds": ("classification",), "variants": ("ours",)}
+    options |= {"init_checkpoint": str(tmp_path), "share": 0.01, "rounds": 1}
     with mock.patch.dict(prediction.KINDS, classification=kind):
-        found = prediction.run(
-            prediction.PredictionConfig(
-                init_checkpoint=str(tmp_path),
-                kinds=("classification",),
-                variants=("ours",),
-                share=0.01,
-                rounds=1,
-            )
-        )
+        found = prediction.run(prediction.PredictionConfig(**options))
     assert [turn["case"] for turn in found.turns] == [
         f"TextClassifier, {title}"
         for title in ("30 texts", "one at a time", "load and answer one text")
@@ -160,7 +130,40 @@ def test_corpus_engines(benchmarks, tmp_path):
     assert page.read_text().count("| 0 MB | one machine |") == 2
 
 
-# The check of a GPU.
+# The comparison of runs on several devices: test_several_workers.py runs it.
+
+
+def checkpoint(weights=(1.0, -2.0), v=(0.25, 0.01), step=30, **more):
+    tensors = {"bert/kernel": weights, "bert/kernel/adam_v": v}
+    tensors["bert/kernel/adam_m"] = (0.5, 0.1)
+    arrays = {name: np.float32(values) for name, values in tensors.items()}
+    return {**arrays, "global_step": np.int64(step), **more}
+
+
+def test_differences_of_checkpoints(benchmarks):
+    equality = benchmarks("equality")
+    assert equality.difference(checkpoint(), checkpoint()) == (0.0, 0.0)
+    changed = checkpoint((1.25, -2.5), (0.25, 0.135))
+    found = equality.difference(changed, checkpoint())
+    assert found == pytest.approx((0.5, 0.5))
+    assert str(found) == "5.0e-01, 5.0e-01"
+    found = equality.difference(checkpoint((np.nan, -2.0)), checkpoint())
+    assert not found.weights < 1
+    for other in (checkpoint(step=29), checkpoint(more=np.zeros(1))):
+        with pytest.raises(ValueError, match="tensors or steps"):
+            equality.difference(other, checkpoint())
+
+
+def test_workers_read_each_example_once(benchmarks, tmp_path):
+    equality = benchmarks("equality")
+    flags = benchmarks("small_tasks").write_pretraining(tmp_path)
+    assert [*equality.share_rows(flags)][1:] == [
+        ["2", "16 + 15", "3 + 2"],
+        ["3", "11 + 10 + 10", "2 + 2 + 1"],
+        ["4", "8 + 8 + 8 + 7", "2 + 1 + 1 + 1"],
+    ]
+    with pytest.raises(ValueError, match="3 examples are not read once"):
+        equality.each_once([[b"a", b"b"], [b"c", b"a"]], [b"a", b"b", b"c"])
 
 
 def test_the_checks_of_a_gpu_succeed_on_the_cpu(

@@ -29,7 +29,6 @@ def tpu_graph(benchmarks):
 
 @pytest.fixture
 def chips(tpu_graph):
-    """A strategy of two simulated chips."""
     return tpu_graph.traceable_strategy(REPLICAS)
 
 
@@ -43,7 +42,6 @@ def make(folder, strategy=None, task=None, **settings):
 
 
 def on_cpus(tpu_graph, strategy, replica_step, batches):
-    """Maps the batches of all chips to the results of the first one."""
     run, _ = tpu_graph.replica_function(
         strategy, replica_step, batches.element_spec
     )
@@ -61,11 +59,9 @@ def copies(variable) -> list[np.ndarray]:
 @pytest.mark.parametrize(
     "settings",
     [
-        {},
+        {"adam_bias_correction": True},
         {"gradient_accumulation_steps": 3, "optimizer": "lamb"},
-        {"max_grad_norm": 0.0, "adam_bias_correction": True},
     ],
-    ids=["default", "accumulated", "unclipped"],
 )
 def test_two_chips_train_as_one_device(tpu_graph, chips, tmp_path, settings):
     one, two = make(tmp_path, **settings), make(tmp_path, chips, **settings)
@@ -85,27 +81,22 @@ def test_two_chips_train_as_one_device(tpu_graph, chips, tmp_path, settings):
         strict=True,
     ):
         for copy in copies(other):
-            np.testing.assert_allclose(
-                copy,
-                variable.numpy(),
-                rtol=1e-4,
-                atol=1e-7,
-                err_msg=variable.path,
-            )
+            assert_close(copy, variable.numpy(), 1e-4, variable.path)
     assert expected.optimizer.iterations.numpy() == STEPS
+
+
+def assert_close(found, expected, rtol, name):
+    np.testing.assert_allclose(found, expected, rtol, 1e-7, err_msg=name)
 
 
 class Endless(toy_task.ToyTask):
     """Some of its predictions are infinite or NaN."""
 
     def predictions(self, features, outputs):
-        kept = super().predictions(features, outputs)
+        found = super().predictions(features, outputs)
         weights = features["weight"]
-        return {
-            **kept,
-            "infinite": tf.where(weights > 1, -np.inf, weights),
-            "nan": tf.where(weights > 1, np.nan, weights),
-        }
+        found["infinite"] = tf.where(weights > 1, -np.inf, weights)
+        return {**found, "nan": tf.where(weights > 1, np.nan, weights)}
 
 
 @pytest.mark.slow
@@ -121,13 +112,8 @@ def test_two_chips_predict_as_one_device(tpu_graph, chips, tmp_path):
     assert sorted(index[index >= 0]) == list(range(31))
     for name, values in expected.items():
         rows = np.concatenate([batch[name] for batch in found])
-        np.testing.assert_allclose(
-            rows[index >= 0],
-            values[index[index >= 0]],
-            rtol=1e-5,
-            atol=1e-7,
-            err_msg=name,
-        )
+        kept = index >= 0
+        assert_close(rows[kept], values[index[kept]], 1e-5, name)
     assert np.isneginf(expected["infinite"]).any()
 
 

@@ -9,7 +9,7 @@ import textwrap
 import in_process
 import pytest
 from absl import logging
-from checkout import ROOT
+from checkout import ROOT, python
 
 from bert_tf import cli, command, jobs
 from bert_tf.base.options import declared
@@ -63,35 +63,10 @@ def launch(script):
             yield launch
 
 
-def call(*words, **kwargs):
-    """Runs a Python program."""
-    words = [sys.executable, *map(str, words)]
-    return subprocess.run(words, capture_output=True, text=True, **kwargs)
-
-
-@pytest.fixture
-def call_text(tmp_path):
-    """Runs the text of a program."""
-    path = tmp_path / "script.py"
-
-    def call_text(text, *words):
-        path.write_text(textwrap.dedent(text))
-        return call(path, *words)
-
-    return call_text
-
-
-@pytest.mark.parametrize(
-    ("argument", "expected"),
-    [
-        ("--nodo_lower_case", "cased"),
-        ("--do_lower_case=False", "cased"),
-        ("--do_lower_case", "lower"),
-    ],
-)
-def test_flags_reach_the_script(launch, capsys, argument, expected):
-    assert launch(["--input_file=x", argument]) == 0
-    assert capsys.readouterr().out.strip() == expected
+def test_flags_reach_the_script(launch, capsys):
+    for argument in "--nodo_lower_case", "--do_lower_case=False":
+        assert launch(["--input_file=x", argument]) == 0
+        assert capsys.readouterr().out == "cased\n"
 
 
 @pytest.mark.parametrize(
@@ -101,11 +76,8 @@ def test_flags_reach_the_script(launch, capsys, argument, expected):
         ("--do_lower=False", 2, "'do_lower'"),
         ("--input_fil=x", 2, "Did you mean: input_file"),
         ("False", 2, "'False' is not a flag"),
-        ("--do_lower_case=maybe", 2, "maybe"),
         ("--nodo_lower_case=no", 2, "nodo_lower_case"),
         (f"--num_steps={2**63}", 2, f"at most {2**63 - 1:,}; got {2**63} ("),
-        (f"--num_steps=-{10**400}", 2, f"at least -{2**63 - 1:,}; got -"),
-        ("--dropout=nan", 2, "--dropout must be a finite number; got nan ("),
         ("--dropout=2", 2, "must be at most 1; got 2.0 ("),
         ("--input_file=bad", 1, "The file is bad. Pass another one."),
         ("--input_file=missing", 1, "No such file"),
@@ -145,17 +117,17 @@ def test_messages_name_flags_for_arguments(
 
 def test_names_need_to_be_utf_8_for_tensorflow_only(script, launch, capsys):
     name = "--input_file=" + os.fsdecode(b"a\xffb")
-    assert call(script, name).returncode == 0
+    assert python(script, name).returncode == 0
     assert launch([name]) == 2
     line = in_process.the_error(capsys, "cli_script")
     assert r"--input_file must be UTF-8; got 'a\udcffb'" in line
 
 
 def test_help_and_bugs(script):
-    done = call(script, "--help")
+    done = python(script, "--help")
     assert done.returncode == 0
     assert "--num_steps: Steps." in done.stdout
-    done = call(script, "--input_file=bug")
+    done = python(script, "--input_file=bug")
     assert done.returncode == 1
     assert "Traceback" in done.stderr
 
@@ -163,68 +135,32 @@ def test_help_and_bugs(script):
 def test_a_closed_pipe_ends_help(script):
     """`--help | head` closes the pipe early."""
     for unbuffered in ("", "1"):
-        environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
         with subprocess.Popen(
             [sys.executable, script, "--help"],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            cwd=ROOT,
-            env=environment,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
         ) as program:
             program.stdout.close()
             assert program.stderr.read() == b""
         assert program.returncode == 0
 
 
-@pytest.mark.parametrize(
-    ("name", "status", "line"),
-    [
-        ("SIGINT", 130, "interrupted"),
-        ("SIGTERM", 143, "stopped by SIGTERM"),
-        ("SIGHUP", 129, "stopped by SIGHUP"),
-    ],
-)
-def test_a_signal_is_reported_in_one_line(
-    call_text, tmp_path, name, status, line
-):
-    """No half-written file is left."""
+def test_a_signal_is_reported_in_one_line(tmp_path):
+    """No half-written file is left; others: tests/base/test_signals.py."""
     program = f"""
-        import os, signal
-        from bert_tf import cli
-        from bert_tf.base import files
-        def main():
-            with files.atomic_writer({str(tmp_path / "half")!r}):
-                os.kill(os.getpid(), signal.{name})
-        cli._start(main, ())
-    """
-    done = call_text(program)
-    assert done.returncode == status
-    assert done.stderr.endswith(f"error: {line}\n")
-    assert done.stderr.count("\n") == 1
-    assert [path.name for path in tmp_path.iterdir()] == ["script.py"]
-
-
-FINALIZER = """
-    import os, signal
-    from bert_tf import cli
-
-    class Kills:
-        def __del__(self):
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    def main():
-        Kills()
-        print("went on")
-
-    cli._start(main, ())
+import os, signal
+from bert_tf import cli
+from bert_tf.base import files
+def main():
+    with files.atomic_writer({str(tmp_path / "half")!r}):
+        os.kill(os.getpid(), signal.SIGHUP)
+cli._start(main, ())
 """
-
-
-def test_a_signal_in_a_finalizer_is_not_lost(call_text):
-    """Python drops the exception there, and it is raised at the end."""
-    done = call_text(FINALIZER)
-    assert done.returncode == 143
-    assert done.stderr.endswith("error: stopped by SIGTERM\n")
+    done = python("-c", program)
+    assert done.returncode == 129
+    assert done.stderr == "-c: error: stopped by SIGHUP\n"
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize("name", command.JOBS)
@@ -259,17 +195,13 @@ def test_flags_and_options_agree(name):
 @pytest.mark.slow
 def test_an_installed_wheel_runs_jobs_outside_of_the_checkout(tmp_path):
     """A new environment with the wheel; its dependencies are borrowed."""
+    outer = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
 
     def run(*words):
-        done = subprocess.run(
-            [*map(str, words)],
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-            env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
+        words = [*map(str, words)]
+        return subprocess.check_output(
+            words, text=True, cwd=tmp_path, env=outer
         )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
 
     # setuptools writes build/ and *.egg-info into the folder that it builds.
     source = tmp_path / "source"

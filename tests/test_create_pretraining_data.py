@@ -47,9 +47,8 @@ SCRIPT = [sys.executable, ROOT / "create_pretraining_data.py", *FLAGS]
 
 
 def start(*flags, **options):
-    return subprocess.Popen(
-        [*SCRIPT, *flags], stderr=subprocess.PIPE, text=True, **options
-    )
+    options |= {"stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen([*SCRIPT, *flags], **options)
 
 
 def manifest():
@@ -90,11 +89,8 @@ def test_flags_are_recorded_in_the_manifest(work, launch, capsys):
     [
         (["--input_file=nothing*.txt"], "nothing*.txt"),
         (["--output_file=/proc/none/x"], "/proc/none/x"),
-        (["--output_file=link/text.txt"], "would overwrite the text"),
         (["--output_file=link/vocab.txt"], "would overwrite the vocabulary"),
-        (["--dup_factor=3"], "dupe_factor"),
         (["--runner=dask"], "<local|spark|beam>"),
-        (["--spark_master=x"], "pass --runner=spark"),
         (["--runner=beam", "--num_workers=2"], "pass --runner=local"),
         (["--beam_options=--runner=x"], "pass --runner=beam"),
     ],
@@ -130,11 +126,9 @@ def test_beam_writes_the_same_files(work):
 
 def test_a_full_disk_leaves_existing_files(work):
     (work / "text.txt").write_text("a b\nb\n\n" * 100_000)
+    limit = resource.RLIMIT_FSIZE, (2**20, 2**20)
     program = start(
-        "--num_workers=1",
-        preexec_fn=lambda: resource.setrlimit(
-            resource.RLIMIT_FSIZE, (2**20, 2**20)
-        ),
+        "--num_workers=1", preexec_fn=lambda: resource.setrlimit(*limit)
     )
     _, stderr = program.communicate()
     assert program.returncode == 1
@@ -144,20 +138,12 @@ def test_a_full_disk_leaves_existing_files(work):
 
 
 @pytest.mark.parametrize(
-    ("num_workers", "number"),
-    [
-        (1, signal.SIGINT),
-        pytest.param(2, signal.SIGTERM, marks=pytest.mark.slow),
-        (2, signal.SIGKILL),
-    ],
+    ("num_workers", "number"), [(1, signal.SIGINT), (2, signal.SIGKILL)]
 )
 def test_a_stopped_job_leaves_existing_files(work, launch, number, num_workers):
     (work / "text.txt").write_text("a b\nb\n\n" * 12_000)
-    program = start(
-        f"--num_workers={num_workers}",
-        "--dupe_factor=20",
-        start_new_session=True,
-    )
+    flags = (f"--num_workers={num_workers}", "--dupe_factor=20")
+    program = start(*flags, start_new_session=True)
     for line in program.stderr:
         if "Example" in line:
             break

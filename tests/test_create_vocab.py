@@ -2,7 +2,6 @@
 
 import gzip
 import os
-import signal
 import subprocess
 import sys
 
@@ -81,16 +80,11 @@ def test_decomposed_words_are_warned_of(run, tmp_path, caplog):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--vocab_size=53"], "input_file"),
         (["--input_file=a.txt", "--vocab_size=59000"], "vocab_size is 59000"),
         (["--input_file=bad.txt", "--vocab_size=53"], "bad.txt:3: byte 0xff"),
-        (["--input_file=a.txt", "--errors=ignore"], "strict"),
         (["--input_file=empty*"], "no words in empty1 and empty2. Pass"),
         (["--input_file=empty*,b*k*"], "empty2, blank3, ... (5 in all). Pass"),
-        (
-            ["--input_file=*.txt", "--output_file=./a.txt"],
-            "output ./a.txt would overwrite the text a.txt",
-        ),
+        (["--input_file=*.txt", "--output_file=./a.txt"], "overwrite the text"),
     ],
 )
 def test_errors_are_one_line(run, tmp_path, capsys, words, message):
@@ -103,24 +97,6 @@ def test_errors_are_one_line(run, tmp_path, capsys, words, message):
     assert message in in_process.the_error(capsys, "create_vocab")
     assert not (tmp_path / "out").exists()
     assert (tmp_path / "a.txt").read_text(encoding="utf-8") == TEXT
-
-
-def test_a_stopped_job_leaves_no_files(tmp_path):
-    """The job reads from a pipe that is not closed, so it is still running."""
-    os.mkfifo(tmp_path / "endless.txt")
-    words = ["--input_file=endless.txt", "--output_file=out/vocab.txt"]
-    program = subprocess.Popen(
-        [sys.executable, ROOT / "create_vocab.py", *words],
-        cwd=tmp_path,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    with open(tmp_path / "endless.txt", "wb"):
-        program.send_signal(signal.SIGTERM)
-        _, stderr = program.communicate(timeout=30)
-    assert program.returncode == 128 + signal.SIGTERM
-    assert "Traceback" not in stderr
-    assert not (tmp_path / "out").exists()
 
 
 def test_invalid_utf8_can_be_dropped(run, tmp_path):

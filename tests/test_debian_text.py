@@ -11,12 +11,6 @@ ONE = "It was the best of times that he would have of all of them."
 TWO = "It was the worst of times, and they were not with us."
 
 
-@pytest.fixture
-def program():
-    with paper_programs.importable() as load:
-        yield load("debian_text")
-
-
 def vector(*lines):
     """Returns strings as R stores them."""
     items = [b"\0\4\0\t" + struct.pack(">i", len(x)) + x for x in lines]
@@ -48,6 +42,9 @@ def vector(*lines):
         ),
     ],
 )
-def test_formats(program, name, data):
-    found = [" ".join(text.split()) for text in program.paragraphs(name, data)]
-    assert list(filter(program.is_prose, found)) == [ONE]
+def test_formats(name, data):
+    with paper_programs.importable() as load:
+        program = load("debian_text")
+        texts = program.paragraphs(name, data)
+        found = [" ".join(text.split()) for text in texts]
+        assert list(filter(program.is_prose, found)) == [ONE]

@@ -26,22 +26,14 @@ SIZES = {
 
 
 class Doors(NamedTuple):
-    """One training, as the arguments of a script and of `fit`.
-
-    Attributes:
-      script: The name of the script.
-      flags: Its flags for the task.
-      model: The text model to start from.
-      x, y: What `fit` takes.
-      options: Options of `fit`.
-    """
+    """One training, as the arguments of a script and of `fit`."""
 
     script: str
     flags: dict
-    model: keras.Model
+    model: keras.Model  # To start from.
     x: list
     y: list | None
-    options: dict | None = None
+    options: dict | None = None  # Of `fit`.
 
 
 def text_model(kind, head, words=sentence_files.VOCAB, logits=None, **options):
@@ -79,10 +71,10 @@ def classes(folder):
 
 
 def weighted_classes(folder):
-    flags = {"class_weights": "2,1,0.5"}
     made = classes(folder)
+    flags = {**made.flags, "class_weights": "2,1,0.5"}
     options = {"class_weight": {"no": 2, "yes": 0.5}}
-    return made._replace(flags={**made.flags, **flags}, options=options)
+    return made._replace(flags=flags, options=options)
 
 
 def several_labels(folder):
@@ -140,9 +132,7 @@ def pairs(folder, scores=(1.0, 0.25, 0.5)):
     return Doors("run_embeddings", flags, model, x, y)
 
 
-def with_a_teacher(kind, folder):
-    doors = kind(folder)
-    teacher = folder / "teacher"
+def with_a_teacher(doors, teacher):
     weights = doors.model.get_weights()
     generator = np.random.default_rng(5)
     doors.model.set_weights(
@@ -167,52 +157,37 @@ def long_texts(folder):
     return Doors("run_classifier", flags, model, x, [*y[:8], *4 * [None]])
 
 
-def long_texts_of_a_teacher(folder):
-    return with_a_teacher(long_texts, folder)
-
-
-def classes_of_a_teacher(folder):
-    return with_a_teacher(classes, folder)
-
-
-def tags_of_a_teacher(folder):
-    return with_a_teacher(tags, folder)
-
-
-def answers_of_a_teacher(folder):
-    return with_a_teacher(answers, folder)
-
-
 def pairs_without_scores(folder):
     return pairs(folder, scores=())
 
 
+SLOW = [
+    *((numbers, False), (weighted_classes, False), (several_labels, False)),
+    *((pairs_without_scores, False), (long_texts, True)),
+    *((tags, True), (answers, True)),
+]
+
+
 @pytest.mark.parametrize(
-    "kind",
+    ("kind", "has_teacher"),
     [
-        *(pairs, tags, answers, classes_of_a_teacher),
-        *(
-            pytest.param(kind, marks=pytest.mark.slow)
-            for kind in (
-                numbers,
-                weighted_classes,
-                several_labels,
-                pairs_without_scores,
-                long_texts_of_a_teacher,
-                tags_of_a_teacher,
-                answers_of_a_teacher,
-            )
+        *((pairs, False), (tags, False), (answers, False), (classes, True)),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW),
+        pytest.param(
+            *(classes, False), marks=[pytest.mark.graph, pytest.mark.slow]
         ),
-        pytest.param(classes, marks=[pytest.mark.graph, pytest.mark.slow]),
     ],
 )
-def test_a_script_and_fit_train_to_the_same_weights(kind, tmp_path):
+def test_a_script_and_fit_train_to_the_same_weights(
+    kind, has_teacher, tmp_path
+):
     doors = kind(tmp_path)
+    if has_teacher:
+        doors = with_a_teacher(doors, tmp_path / "teacher")
     start = tmp_path / "start"
     doors.model.save_pretrained(start)
     # The order of a second epoch does not depend on the kind.
-    has_two = kind in (classes, classes_of_a_teacher)
-    training = TRAINING | {"epochs": 2 if has_two else 1}
+    training = TRAINING | {"epochs": 2 if kind is classes else 1}
     fine_tuning_runs.run(
         *(doors.script, tmp_path / "output"),
         init_checkpoint=start,

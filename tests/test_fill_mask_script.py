@@ -37,7 +37,6 @@ def said(launch, capsys):
 
 
 def set_input(monkeypatch, lines):
-    """Sets the bytes of the standard input."""
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines)))
 
 
@@ -72,10 +71,7 @@ def test_lines_from_standard_input(launch, release, capsys, monkeypatch):
     ("line", "message"),
     [
         (b"no blank", "standard input:3: The text has no [MASK]"),
-        (
-            b"caf\xe9 [MASK]",
-            "standard input:3: byte 0xe9",
-        ),
+        (b"caf\xe9 [MASK]", "standard input:3: byte 0xe9"),
     ],
 )
 def test_errors_name_the_line(
@@ -111,41 +107,28 @@ def test_a_vocabulary_smaller_than_the_model(release, write, said):
     ("arguments", "message"),
     [
         (["--text=no blank"], "The text has no [MASK]"),
-        (["--init_checkpoint=/nowhere"], "/nowhere"),
         (["--top_k=0"], "--top_k must be at least 1"),
         (["--vocab_file=NO_MASK"], "4 tokens, but not [MASK]"),
         (["--init_checkpoint=ENCODER"], "no masked-LM head"),
-        (["--bert_config_file=HEADS"], "num_attention_heads"),
-        (
-            [f"--text_b={'cat ' * 10}[MASK]"],
-            "A [MASK] is beyond max_seq_length, 13 tokens.",
-        ),
-        (
-            ["--text_b=cat", "--init_checkpoint=NO_PAIRS"],
-            "no next-sentence head",
-        ),
-        (
-            ["--text=caf\udce9 [MASK]"],
-            r"--text must be UTF-8; got 'caf\udce9 [MASK]'",
-        ),
+        (["--text_b=a", "--init_checkpoint=NO_PAIRS"], "no next-sentence head"),
+        (["--text=\udce9 [MASK]"], r"--text must be UTF-8; got '\udce9 [MASK]"),
     ],
 )
 def test_errors_are_one_line(
     launch, release, tmp_path, capsys, arguments, message
 ):
+    names = ("NO_MASK", "ENCODER", "NO_PAIRS")
+    paths = {name: tmp_path / name for name in names}
     (tmp_path / "NO_MASK").write_text("\n".join(WORDS[:4]) + "\n")
     for name, head in (("ENCODER", "encoder"), ("NO_PAIRS", "masked_lm")):
         (tmp_path / name).mkdir()
         planned = conversion.plan(open_pretrained(release), "google", head)
         tf1.write_pretrained(str(tmp_path / name), planned.target)
-    config = small_release.config_of(WORDS, num_attention_heads=3)
-    (tmp_path / "HEADS").write_text(config.to_json_string())
     words = [f"--init_checkpoint={release}", "--text=[MASK]"]
     for argument in arguments:
         flag, value = argument.split("=")
-        path = tmp_path / value.strip()
-        words.append(f"{flag}={path if path.exists() else value}")
-    assert launch(words) == (2 if message.startswith("--") else 1)
+        words.append(f"{flag}={paths.get(value, value)}")
+    assert launch(words) in (1, 2)
     assert message in in_process.the_error(capsys, "fill_mask")
 
 

@@ -2,12 +2,11 @@
 
 import json
 import platform
-import subprocess
-import sys
 
 import keras
 import numpy as np
 import tensorflow as tf
+from checkout import python
 
 import bert_tf
 from tests.backends.small_bert import CONFIG
@@ -42,9 +41,7 @@ def test_an_import_changes_nothing_and_loads_classes_when_needed(tmp_path):
     model.compile(bert_tf.Lamb(schedule), "mse")
     path = str(tmp_path / "model.keras")
     model.save(path)
-    done = subprocess.run(
-        [sys.executable, "-c", CODE, path], capture_output=True, text=True
-    )
+    done = python("-c", CODE, path)
     assert done.returncode == 0, done.stderr
     name, *_, optimizer, logits = done.stdout.splitlines()
     is_x86 = platform.machine() in ("x86_64", "AMD64")

@@ -7,20 +7,18 @@ import doc_pages
 import in_process
 import numpy as np
 import pytest
+import sentence_files
+import small_pretraining
 from checkout import ROOT
+from small_pretraining import SPECIAL
 
 from bert_tf.checkpoints import tf1 as checkpoints
 
-SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-WORDS = tuple(a + b for a in "bdgkmst" for b in "aeou")
+WORDS = sentence_files.FILLERS
 CONFIG = {
+    **small_pretraining.CONFIG,
     "vocab_size": len(SPECIAL) + len(WORDS),
-    "hidden_size": 8,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "intermediate_size": 11,
     "max_position_embeddings": 512,
-    "type_vocab_size": 2,
 }
 # What is divided, for training to end at step LAST.
 STEPS = ("num_train_steps", "num_warmup_steps", "stop_at_step")

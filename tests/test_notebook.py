@@ -23,11 +23,7 @@ def code_of(notebook):
 def printed(notebook):
     """Returns what each cell of code printed, without the log."""
     return [
-        "".join(
-            output.text
-            for output in cell.outputs
-            if output.output_type == "stream" and output.name == "stdout"
-        )
+        "".join(o.text for o in cell.outputs if o.get("name") == "stdout")
         for cell in code_of(notebook)
     ]
 

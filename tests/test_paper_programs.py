@@ -37,10 +37,8 @@ def launch(name, given, tmp_path):
         paper_programs.program(name) as launched,
         paper_programs.importable() as load,
     ):
-        kind = in_process.config_type_of(load(name))
-        of_some = {*SMALL, "data_dir", "conll_dir", "held_out_file"}
-        lacks = of_some - options.declared(kind).keys()
-        words = {flag: v for flag, v in flags.items() if flag not in lacks}
+        known = options.declared(in_process.config_type_of(load(name)))
+        words = {flag: v for flag, v in flags.items() if flag in known}
         return launched(paper_programs.words(words))
 
 
@@ -62,24 +60,20 @@ def test_table_5_and_resuming(scripts, inputs, tmp_path, capsys):
     scripts.score = score
     for split in ("train", "dev"):
         (tmp_path / f"{split}-v1.1.json").write_text('{"question": 1}')
-    given = {**inputs, "max_examples": 80}  # The default tasks.
-    given["squad_dir"] = tmp_path
+    # The default tasks.
+    given = {**inputs, "squad_dir": tmp_path, "max_examples": 80}
     given |= {"first_seq_length": 16, "warmup_proportion": 0.5}
     assert launch("ablation_tasks", given, tmp_path) == 0
     # The last two rows of the table are one model; each has two phases.
+    runs = scripts.of("run_pretraining.py")
+    kinds = ((False, None), (True, None), (True, "left_to_right"))
     assert [
-        (
-            flags["max_seq_length"],
-            flags.get("stop_at_step"),
-            "nonext_sentence" in flags,
-            flags.get("attention_direction"),
-        )
-        for flags in scripts.of("run_pretraining.py")
-    ] == [
-        (*phase, *kind)
-        for kind in ((False, None), (True, None), (True, "left_to_right"))
-        for phase in (("16", "15"), ("64", None))
-    ]
+        ("nonext_sentence" in flags, flags.get("attention_direction"))
+        for flags in runs
+    ] == [kind for kind in kinds for _ in range(2)]
+    assert [
+        (flags["max_seq_length"], flags.get("stop_at_step")) for flags in runs
+    ] == [("16", "15"), ("64", None)] * 3
     on_bilstm = scripts.of("examples/paper/bilstm_classifier.py")
     assert len(scripts.of("run_classifier.py") + on_bilstm) == 4 * 2 * 2
     rows = table_of("ablation_tasks", tmp_path)
@@ -135,9 +129,8 @@ def test_full_prints_and_runs_nothing(scripts, tmp_path, capsys, name):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
+def test_wrong_flags_are_errors(scripts, inputs, tmp_path, capsys):
+    for given, expected in (
         (
             {"conll_dir": "absent"},
             "NER needs absent/eng.train, which does not exist. Correct --conll",
@@ -146,14 +139,10 @@ def test_full_prints_and_runs_nothing(scripts, tmp_path, capsys, name):
             {"also": "--optimiser=lamb"},
             "run_pretraining.py: Unknown command line flag 'optimiser'",
         ),
-    ],
-)
-def test_wrong_flags_are_errors(
-    scripts, inputs, tmp_path, capsys, given, expected
-):
-    given = {**inputs, "held_out_file": __file__, **given}
-    assert launch("ablation_tasks", given, tmp_path) == 1
-    assert expected in in_process.the_error(capsys, "ablation_tasks")
+    ):
+        given = {**inputs, "held_out_file": __file__, **given}
+        assert launch("ablation_tasks", given, tmp_path) == 1
+        assert expected in in_process.the_error(capsys, "ablation_tasks")
     assert not scripts.commands
 
 
@@ -171,13 +160,9 @@ def test_from_text_to_a_table(inputs, tmp_path, capsys):
         "also": "--jit_compile=false",
     }
     assert launch("ablation_tasks", given, tmp_path) == 0, capsys.readouterr()
-    rows = table_of("ablation_tasks", tmp_path)
-    assert len(rows) == 4
-    for row in rows:
-        assert 0 <= float(row[1]) <= 100
-
-
-# Tables.
+    scores = [float(row[1]) for row in table_of("ablation_tasks", tmp_path)]
+    assert len(scores) == 4
+    assert all(0 <= score <= 100 for score in scores)
 
 
 @pytest.mark.parametrize(
@@ -188,11 +173,7 @@ def test_from_text_to_a_table(inputs, tmp_path, capsys):
             [60.0, 60.2],
             "70.1 > 60.1 (same direction; p = 0.0002)",
         ),
-        (
-            [61.0],
-            [60.0],
-            "61.0 > 60.0 (same direction; one seed, not tested)",
-        ),
+        ([61.0], [60.0], "61.0 > 60.0 (same direction; one seed, not tested)"),
         # Welch's: one row does not vary. Student's p would be 0.095.
         (
             [0.0, 2.0],
@@ -206,15 +187,10 @@ def test_from_text_to_a_table(inputs, tmp_path, capsys):
 def test_claims_are_compared(first, second, expected):
     with paper_programs.importable() as load:
         tables = load("tables")
+    rows = {"a": ["first", 3], "b": ["second", 5]}
+    claims = [("a", "b"), ("b", "a", "STS-B")]
     table = tables.Table(
-        *(
-            "t",
-            "A table",
-            ["Row", "#L"],
-            {"a": ["first", 3], "b": ["second", 5]},
-        ),
-        {"MRPC": (84.4, 83.9)},
-        [("a", "b"), ("b", "a", "STS-B")],
+        *("t", "A table", ["Row", "#L"], rows, {"MRPC": (84.4, 83.9)}, claims)
     )
     known = {("a", "MRPC"): first, ("b", "MRPC"): second, ("a", "STS-B"): []}
     text = tables.markdown(table, known)
@@ -244,10 +220,10 @@ def test_tasks_made_of_squad(tmp_path):
         assert launched(paper_programs.words(flags)) == 0
     rows = (tmp_path / "QNLI" / "dev.tsv").read_text().splitlines()[1:]
     castle, rain = "Mr. Po built the castle.", "St. Ann saw rain."
-    right = dict(zip(asked, [castle, rain], strict=True))
+    right = {*zip(asked, [castle, rain], strict=True)}
     assert len(rows) >= 2
     for row in rows:
-        _, question, sentence, label = row.split("\t")
-        is_right = sentence == right[question]
+        _, *pair, label = row.split("\t")
+        is_right = tuple(pair) in right
         assert label == ("entailment" if is_right else "not_entailment")
     assert (tmp_path / "squad" / "dev-v1.1.json").exists()

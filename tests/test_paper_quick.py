@@ -8,30 +8,14 @@ import pytest
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def quick():
-    with paper_programs.importable() as load:
-        yield load("quick")
-
-
-@pytest.fixture
-def config(quick, tmp_path):
+def test_all_programs_take_their_flags(tmp_path, monkeypatch, capsys):
+    """Each table is filled, and the summary has its claims."""
     folder = tmp_path / "in"
-    given = paper_programs.write_inputs(folder)
+    conll = paper_programs.write_inputs(folder)["conll_dir"]
     (folder / "z.txt").write_text("It is held out.\n")
     for name in ("eng.train", "eng.testa"):
-        (folder / name).write_text((given["conll_dir"] / "dev.txt").read_text())
-    return quick.QuickOptions(
-        text_dir=str(folder),
-        glue_dir=str(folder),
-        conll_dir=str(folder),
-        output_dir=str(tmp_path / "out"),
-        fraction=0.01,
-    )
-
-
-def test_all_programs_take_their_flags(quick, config, monkeypatch, capsys):
-    """Each table is filled, and the summary has its claims."""
+        (folder / name).write_text((conll / "dev.txt").read_text())
+    folders = dict.fromkeys(("text_dir", "glue_dir", "conll_dir"), str(folder))
     started = []
 
     def launch(name, given, folder):
@@ -44,10 +28,11 @@ def test_all_programs_take_their_flags(quick, config, monkeypatch, capsys):
         value = 0.5 + int(given.get("random_seed", 1)) / 100
         return {"eval_accuracy": value, "eval_f1": value, "masked_lm_loss": 1}
 
-    monkeypatch.setattr(quick, "launch", launch)
-    with paper_programs.no_jobs() as jobs:
-        jobs.score = score
-        quick.run(config)
+    out = str(tmp_path / "out")
+    with paper_programs.importable() as load, paper_programs.no_jobs() as jobs:
+        quick, jobs.score = load("quick"), score
+        monkeypatch.setattr(quick, "launch", launch)
+        quick.run(quick.QuickOptions(**folders, output_dir=out, fraction=0.01))
     assert {*started} == {*quick.TABLES}
     steps = {made["num_train_steps"] for made in jobs.of("run_pretraining.py")}
     assert steps == {"30"}

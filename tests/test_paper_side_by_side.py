@@ -35,14 +35,14 @@ def load():
 def pretraining_arrays(length=16, predictions=2, count=40):
     """Returns random pre-training examples, as compact as the program's."""
     random = np.random.default_rng(7)
-    shape = [count, predictions]
+    tokens, words = [count, length], [count, predictions]
     return {
-        "input_ids": random.integers(5, 31, [count, length], np.uint8),
-        "input_mask": np.ones([count, length], np.uint8),
-        "segment_ids": np.zeros([count, length], np.uint8),
-        "masked_lm_positions": random.integers(0, length, shape, np.uint8),
-        "masked_lm_ids": random.integers(5, 31, shape, np.uint8),
-        "masked_lm_weights": np.ones(shape, np.float32),
+        "input_ids": random.integers(5, 31, tokens, np.uint8),
+        "input_mask": np.ones(tokens, np.uint8),
+        "segment_ids": np.zeros(tokens, np.uint8),
+        "masked_lm_positions": random.integers(0, length, words, np.uint8),
+        "masked_lm_ids": random.integers(5, 31, words, np.uint8),
+        "masked_lm_weights": np.ones(words, np.float32),
         "next_sentence_labels": random.integers(0, 2, [count, 1], np.uint8),
     }
 
@@ -50,8 +50,7 @@ def pretraining_arrays(length=16, predictions=2, count=40):
 def trained(load, seeds):
     """Returns copies after 100 steps, the loss of each step, and weights."""
     copies = load("copies").Copies(TASK, seeds)
-    arrays = pretraining_arrays()
-    phases = [(arrays, 50), (arrays, 50)]
+    phases = [(pretraining_arrays(), 50)] * 2
     found = list(copies.train(phases, 4, AdamWeightDecay(0.01)))
     assert [step for step, _ in found] == [50, 100]
     losses = np.concatenate([np.asarray(values) for _, values in found])
@@ -72,32 +71,30 @@ def test_a_copy_learns_as_it_does_alone(load):
     assert predictions["masked_lm_correct"].shape == (2, 40)
 
 
+SMALL = {
+    "tasks": "SST-2",
+    "model_size": "L-1_H-8_A-2",
+    "vocab_size": 31,
+    "max_seq_length": 16,
+    "first_seq_length": 8,
+    "num_train_steps": 100,
+    "max_examples": 80,
+    "num_pretraining_seeds": 2,
+    "num_seeds": 2,
+}
+
+
 def flags(inputs, tmp_path, **given):
-    return paper_programs.words(
-        {
-            **inputs,
-            "held_out_file": inputs["input_file"].with_name("held_out.txt"),
-            "tasks": "SST-2",
-            "model_size": "L-1_H-8_A-2",
-            "vocab_size": 31,
-            "max_seq_length": 16,
-            "first_seq_length": 8,
-            "num_train_steps": 100,
-            "max_examples": 80,
-            "num_pretraining_seeds": 2,
-            "num_seeds": 2,
-            "output_dir": tmp_path / "out",
-            **given,
-        }
-    )
+    folder = {"output_dir": tmp_path / "out"}
+    return paper_programs.words({**inputs, **SMALL, **folder, **given})
 
 
 @pytest.fixture
 def inputs(tmp_path):
     found = paper_programs.write_inputs(tmp_path / "in")
-    text = found["input_file"].read_text()
-    found["input_file"].with_name("held_out.txt").write_text(text[:2000])
-    return found
+    held_out = tmp_path / "in" / "held_out.txt"
+    held_out.write_text(found["input_file"].read_text()[:2000])
+    return {**found, "held_out_file": held_out}
 
 
 @needs_jax
@@ -111,12 +108,10 @@ def test_training_and_the_table(load, inputs, tmp_path, capsys):
     rows = "BERT,No NSP,LTR & No NSP,+ BiLSTM"
     with paper_programs.program("side_by_side") as launched:
         given = {"table": "tasks", "rows": rows}
-        config = parsed(program, flags(inputs, tmp_path, **given))
-        for name, length in (
-            ("pretraining-8", 8),
-            ("pretraining-16", 16),
-            ("held_out", 16),
-        ):
+        words = flags(inputs, tmp_path, **given)
+        config = in_process.parse(program, words).resolved()
+        lengths = {"pretraining-8": 8, "pretraining-16": 16, "held_out": 16}
+        for name, length in lengths.items():
             arrays = pretraining_arrays(length)
             program.save(config, f"arrays/{name}.npz", arrays)
         for column in program.columns_of(config):
@@ -134,10 +129,6 @@ def test_training_and_the_table(load, inputs, tmp_path, capsys):
     assert "causal_lm_loss" in (out / "ablation_tasks_curves.csv").read_text()
 
 
-def parsed(program, words):
-    return in_process.parse(program, words).resolved()
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(
     keras.config.backend() != "tensorflow", reason="reads with TensorFlow"
@@ -145,8 +136,7 @@ def parsed(program, words):
 def test_data_is_written_as_arrays(inputs, tmp_path, capsys):
     with paper_programs.program("side_by_side") as launched:
         assert launched(flags(inputs, tmp_path, do="data")) == 0
-        given = flags(inputs, tmp_path, do="training")
-        assert launched(given) == 1
+        assert launched(flags(inputs, tmp_path, do="training")) == 1
         assert "Set KERAS_BACKEND=jax" in capsys.readouterr().err
     with np.load(tmp_path / "out" / "arrays" / "pretraining-8.npz") as found:
         assert found["input_ids"].shape[1:] == (8,)

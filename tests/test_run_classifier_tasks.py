@@ -1,15 +1,13 @@
 """Every task through run_classifier.py, from files in its official layout."""
 
 import functools
-import json
 import shutil
 
 import fine_tuning_runs
 import pytest
 import sentence_files
-from fine_tuning_runs import ANSWERS, names_in, read, results, table
+from fine_tuning_runs import ANSWERS, names_in, results, table
 
-from bert_tf.checkpoints import tf1 as checkpoints
 from bert_tf.checkpoints.pretrained import open_pretrained
 
 pytestmark = pytest.mark.usefixtures("eager_fixtures", "eagerly")
@@ -132,7 +130,7 @@ def test_a_model_whose_labels_are_in_another_order(finish, tmp_path):
     """Published models have other orders, which their names of labels show."""
     mnli, release = finish("mnli"), tmp_path / "release"
     shutil.copytree(mnli / "out" / "release", release)
-    reverse_labels(release)
+    fine_tuning_runs.swap_classes(release, INFERENCE[::-1])
     flags = {"task_name": "mnli", "data_dir": mnli / "data", **ANSWERS}
     run(tmp_path / "out", **flags, init_checkpoint=release)
     found, expected = results(tmp_path / "out"), results(mnli / "out")
@@ -142,17 +140,6 @@ def test_a_model_whose_labels_are_in_another_order(finish, tmp_path):
     assert header[-3:] == [f"probability_{name}" for name in INFERENCE[::-1]]
     plain = table(mnli / "out" / "predictions.tsv")[1:]
     assert [row[3] for row in rows] == [row[3] for row in plain]
-
-
-def reverse_labels(folder):
-    """Puts the classes of a release into the opposite order."""
-    facts = json.loads((folder / "bert_tf.json").read_text())
-    facts["labels"].reverse()
-    (folder / "bert_tf.json").write_text(json.dumps(facts))
-    tensors = read(folder / "bert_model.ckpt")
-    for name in ("output_weights", "output_bias"):
-        tensors[name] = tensors[name][::-1]
-    checkpoints.write(str(folder / "bert_model.ckpt"), tensors)
 
 
 @pytest.mark.slow

@@ -3,26 +3,20 @@
 import random
 
 import fine_tuning_runs
-import in_process
 import numpy as np
 import pytest
 import sentence_files
 import tensorflow as tf
 from fine_tuning_runs import (
     ANSWERS,
-    assert_same,
     assert_same_answers,
     results,
     table,
-    weights,
 )
 
-from bert_tf.checkpoints import tf1 as checkpoints
 from bert_tf.checkpoints.pretrained import open_pretrained
-from bert_tf.config import BertConfig
 from bert_tf.kinds.classification.text_model import TextClassifier
 from bert_tf.modeling.heads import BertClassifier
-from bert_tf.modeling.variables import checkpoint_variables
 from tests.serving.small_served import random_weights
 
 pytestmark = pytest.mark.usefixtures("eager_fixtures", "eagerly")
@@ -36,14 +30,10 @@ def write_data(folder, most):
     draw = random.Random(5)
     folder.mkdir()
     for split, count in COUNTS.items():
+        more = draw.choices(range(1, most - 1), k=count - 3)
         texts = [
             " ".join(draw.choices(sentence_files.FILLERS, k=size))
-            for size in (
-                0,
-                1,
-                most - 1,
-                *draw.choices(range(1, most - 1), k=count - 3),
-            )
+            for size in (0, 1, most - 1, *more)
         ]
         # The last word decides.
         texts = [
@@ -60,14 +50,10 @@ def write_data(folder, most):
 def given(tmp_path_factory):
     folder = tmp_path_factory.mktemp("inputs")
     texts, labels = write_data(folder / "data", 47)
-    start = fine_tuning_runs.write_release(folder / "start", ("0", "1"))
-    # Larger weights, so that answers differ.
-    config = BertConfig.from_json_file(str(start / "bert_config.json"))
-    model = random_weights(BertClassifier(config, 2))
-    variables = checkpoint_variables(model)
-    checkpoints.write(
-        str(start / "bert_model.ckpt"),
-        {name: variable.numpy() for name, variable in variables.items()},
+    # Large weights, so that answers differ.
+    model = random_weights(BertClassifier(fine_tuning_runs.config_of(), 2))
+    start = fine_tuning_runs.write_start(
+        folder / "start", model, labels=("0", "1")
     )
     flags = {
         "task_name": "custom",
@@ -93,7 +79,12 @@ def done(given, tmp_path_factory):
     return folder
 
 
-def test_there_is_one_answer_per_text(given, done):
+@pytest.fixture(scope="module")
+def model(done):
+    return TextClassifier.from_pretrained(done / "release")
+
+
+def test_there_is_one_answer_per_text(given, done, model):
     """The same as of the text model, and of the model that is exported."""
     texts, _, _ = given
     rows = table(done / "predictions.tsv")[1:]
@@ -107,7 +98,6 @@ def test_there_is_one_answer_per_text(given, done):
         "window_pooling": "max",
         "is_pair": False,
     }
-    model = TextClassifier.from_pretrained(done / "release")
     answers = [[*a["probabilities"].values()] for a in model.predict(texts)]
     np.testing.assert_allclose(found, answers, atol=1e-5)
     assert np.std(answers, axis=0).min() > 1e-3
@@ -131,64 +121,10 @@ def test_predictions_with_recorded_options(given, done, tmp_path):
     assert_same_answers(tmp_path, done)
 
 
-def test_scores_are_of_texts(given, done):
-    _, _, flags = given
-    model = TextClassifier.from_pretrained(done / "release")
-    lines = (flags["data_dir"] / "dev.csv").read_text().split("\n")[1:-1]
+def test_scores_are_of_texts(given, done, model):
+    lines = (given[2]["data_dir"] / "dev.csv").read_text().split("\n")[1:-1]
     texts, labels = zip(*(line.split(",") for line in lines), strict=True)
     expected = model.evaluate(list(texts), list(labels))
     scores = results(done)
     assert scores["eval_accuracy"] == pytest.approx(expected["accuracy"])
     assert scores["eval_loss"] == pytest.approx(expected["loss"], rel=1e-4)
-
-
-@pytest.mark.slow
-def test_devices_do_not_matter(given, done, tmp_path, two_devices):
-    flags = {**given[2], "init_checkpoint": done / "release"}
-    flags |= two_devices
-    fine_tuning_runs.run("run_classifier", tmp_path, **flags, **ANSWERS)
-    assert_same_answers(tmp_path, done)
-
-
-@pytest.mark.slow
-def test_short_texts_are_trained_bit_for_bit_as_without(given, tmp_path):
-    write_data(tmp_path / "short", LENGTH - 2)
-    flags = {**given[2], "data_dir": tmp_path / "short", "do_eval": True}
-    flags["train_batch_size"] = 4
-    for name, change in (
-        ("windows", {}),
-        ("cut", {"doc_stride": None, "window_pooling": None}),
-    ):
-        fine_tuning_runs.run(
-            "run_classifier", tmp_path / name, **{**flags, **change}
-        )
-    ours, theirs = (
-        weights(tmp_path / name / "release" / "bert_model.ckpt")
-        for name in ("windows", "cut")
-    )
-    assert_same(ours, theirs)
-    assert results(tmp_path / "windows") == results(tmp_path / "cut")
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"doc_stride": None}, "--window_pooling needs --doc_stride."),
-        (
-            {"task_name": "swag"},
-            "--doc_stride does not support multiple_choice.",
-        ),
-    ],
-)
-def test_invalid_combinations_of_options_are_refused(
-    given, capsys, tmp_path, changes, message
-):
-    data = sentence_files.write(tmp_path / "swag", "swag")
-    flags = {**given[2], "class_weights": None, **changes}
-    if "task_name" in changes:
-        flags["data_dir"] = data
-        flags["init_checkpoint"] = None
-        flags |= fine_tuning_runs.write_model(tmp_path / "model")
-    fine_tuning_runs.run("run_classifier", tmp_path / "out", status=1, **flags)
-    assert message in in_process.the_error(capsys, "run_classifier")
-    assert not (tmp_path / "out").exists()

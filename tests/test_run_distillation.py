@@ -1,60 +1,32 @@
 """--teacher of the fine-tuning scripts, from command lines to files."""
 
 import functools
-import math
 import shutil
 
-import conll_files
 import fine_tuning_runs
 import numpy as np
 import pytest
 import sentence_files
-import squad_files
 from fine_tuning_runs import (
-    LENGTH,
     WITHOUT_DROPOUT,
     assert_same,
-    contents,
     error_of,
     names_in,
     read,
     results,
+    sentences,
+    spans,
+    tags,
     weights,
 )
 
-from bert_tf.checkpoints import tf1 as checkpoints
-from bert_tf.checkpoints.checkpoint import Pretrained, write_metadata
-from bert_tf.checkpoints.pretrained import open_pretrained
 from bert_tf.kinds.tags import task as tagging
 from bert_tf.modeling.heads import BertTokenClassifier
-from bert_tf.training import distribution
-from tests.training import toy_task
 
 pytestmark = pytest.mark.usefixtures("eager_fixtures", "eagerly")
 
 TEACHER = {"hidden_size": 12, "num_hidden_layers": 2}
-SQUAD = {"max_seq_length": 29, "doc_stride": 7, "max_query_length": 5}
 LAST = "model.ckpt-3"
-
-
-def sentences(folder):
-    files = {"data_dir": sentence_files.write(folder / "data", "sst-2")}
-    return (
-        "run_classifier",
-        sentence_files.VOCAB,
-        {**files, "task_name": "sst-2"},
-    )
-
-
-def spans(folder):
-    train = squad_files.questions(11, seed=1)
-    path = squad_files.write(folder / "train.json", train, "1.1")
-    return "run_squad", squad_files.VOCAB, {**SQUAD, "train_file": path}
-
-
-def tags(folder):
-    data_dir = conll_files.write(folder / "data")
-    return "run_ner", sentence_files.VOCAB, {"data_dir": data_dir}
 
 
 @pytest.fixture(scope="module")
@@ -107,40 +79,20 @@ def test_the_share_of_the_teacher(runs, tmp_path, kind):
     assert names_in(tmp_path / "none") == names_in(tmp_path / "all")
 
 
-def write_teacher(folder, release, labels=("0", "1"), swap=False, **changes):
-    """Writes a copy of a release with other facts."""
-    found = open_pretrained(release)
-    folder.mkdir()
-    tensors = {name: found.weights[name] for name in found.weights.shapes}
-    if swap:
-        for name in ("output_weights", "output_bias"):
-            tensors[name] = tensors[name][::-1].copy()
-    checkpoints.write(str(folder / "bert_model.ckpt"), tensors)
-    facts = {
-        "vocab": found.vocab,
-        "do_lower_case": True,
-        "head": "classifier",
-        "labels": labels,
-        **changes,
-    }
-    write_metadata(str(folder), Pretrained("", {}, found.config, **facts))
+def other_teacher(folder, release, labels=("0", "1")):
+    """Returns a copy of a release with swapped classes."""
+    shutil.copytree(release, folder)
+    fine_tuning_runs.swap_classes(folder, labels)
     return folder
 
 
-@pytest.mark.parametrize(
-    "labels",
-    [
-        pytest.param(("1", "0"), marks=pytest.mark.slow),
-        ("POSITIVE", "negative"),
-    ],
-    ids=" ".join,
-)
 def test_labels_of_the_teacher_may_be_in_another_order(
-    run, runs, done, tmp_path, labels
+    run, runs, done, tmp_path
 ):
     _, release = runs(sentences)
-    other = write_teacher(tmp_path / "other", release, labels, swap=True)
-    run(tmp_path / "out", teacher=other)
+    labels = ("POSITIVE", "negative")
+    teacher = other_teacher(tmp_path / "other", release, labels)
+    run(tmp_path / "out", teacher=teacher)
     assert_same(read(tmp_path / "out" / LAST), read(done / LAST))
 
 
@@ -154,47 +106,34 @@ def test_a_run_resumes_with_its_teacher_only(run, runs, done, tmp_path, capsys):
     assert_same(read(copy / LAST), read(done / LAST))
     assert results(copy) == results(done)
     # A finished run can be used without it, but not continued.
-    before = contents(copy)
     _, release = runs(sentences)
     for teacher, words in (
         (None, "not None"),
-        (write_teacher(tmp_path / "other", release, swap=True), "not '"),
+        (other_teacher(tmp_path / "other", release), "not '"),
     ):
         line = error_of(capsys, run, copy, teacher=teacher)
         assert "holds a run with teacher=" in line
         assert words in line
-        assert contents(copy) == before
     run(copy, teacher=None, do_train=None)
     assert results(copy) == results(done)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("doc_stride", [None, 5])
-def test_unlabeled_texts(run, runs, tmp_path, doc_stride):
-    """They are examples without a loss of their labels.
-
-    With windows they are longer than the labeled ones, which have one each.
-    """
+def test_unlabeled_texts(run, runs, tmp_path):
+    """They are examples without a loss of their labels."""
     data = sentence_files.write(tmp_path / "data", "sst-2")
     header, *rows = (data / "train.tsv").read_text().splitlines()
     texts = tmp_path / "texts.csv"
     withheld = [row.split("\t")[0] for row in rows[2:]]
-    num_rows = len(rows)
-    if doc_stride:
-        withheld = [" ".join([text] * 9) for text in withheld]
-        extra = [len(text.split()) - LENGTH + 2 for text in withheld]
-        num_rows += sum(math.ceil(max(n, 0) / doc_stride) for n in extra)
-        assert num_rows > 3 * len(rows)
     texts.write_text("\n".join(["words", *withheld]) + "\n")
     (data / "train.tsv").write_text("\n".join([header, *rows[:2]]) + "\n")
     alone, _ = runs(sentences)
     model = fine_tuning_runs.write_model(tmp_path, **WITHOUT_DROPOUT)
     flags = {**model, "head_dropout": 0, "data_dir": data}
     flags |= {"class_weights": "balanced", "num_train_epochs": 1}
-    flags["doc_stride"] = doc_stride
     alone(tmp_path / "alone", **flags, train_batch_size=2)
     flags |= {"unlabeled_file": texts, "text_a_column": "words"}
-    flags["train_batch_size"] = num_rows
+    flags["train_batch_size"] = len(rows)
     run(tmp_path / "zero", **flags, distillation_weight=0)
     run(tmp_path / "half", **flags, distillation_weight=0.5)
     one, zero, half = (
@@ -220,25 +159,19 @@ def test_several_seeds_and_the_best_evaluation(run, tmp_path, caplog):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [sentences, spans, tags])
 def test_devices_and_micro_batches_do_not_matter(
-    runs, tmp_path, monkeypatch, kind
+    runs, tmp_path, monkeypatch, two_devices, kind
 ):
-    makers = distribution._MAKERS
-    monkeypatch.setitem(makers, "mirrored", lambda _: toy_task.two_devices())
     run, release = runs(kind)
-    changes = fine_tuning_runs.write_model(
-        tmp_path,
-        squad_files.VOCAB if kind is spans else sentence_files.VOCAB,
-        **WITHOUT_DROPOUT,
-    )
+    _, words, _ = kind(tmp_path)
+    flags = fine_tuning_runs.write_model(tmp_path, words, **WITHOUT_DROPOUT)
     # run_ner.py has no flag for the dropout of its head.
     tagger = functools.partial(BertTokenClassifier, dropout=0.0)
     monkeypatch.setattr(tagging, "BertTokenClassifier", tagger)
-    flags = {**changes, "teacher": release, "train_batch_size": 8}
+    flags |= {"teacher": release, "train_batch_size": 8}
     if kind is sentences:
         flags["head_dropout"] = 0.0
     run(tmp_path / "one", **flags)
-    flags["gradient_accumulation_steps"] = 2
-    run(tmp_path / "two", **flags, distribution_strategy="mirrored")
+    run(tmp_path / "two", **flags, **two_devices, gradient_accumulation_steps=2)
     one, two = (
         comparable(weights(tmp_path / name / "release/bert_model.ckpt"))
         for name in ("one", "two")

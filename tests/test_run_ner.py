@@ -9,6 +9,7 @@ import pytest
 from fine_tuning_runs import (
     ANSWERS,
     error_of,
+    files_of_a_run,
     names_in,
     results,
 )
@@ -18,8 +19,6 @@ from bert_tf.kinds.tags.conll_files import read_conll
 from bert_tf.tasks.metrics import entity_scores
 
 pytestmark = pytest.mark.usefixtures("eager_fixtures", "eagerly")
-
-NAMES = ("f1", "precision", "recall")
 
 
 @pytest.fixture(scope="module")
@@ -44,28 +43,6 @@ def done(run, tmp_path_factory):
     return folder
 
 
-def assert_same_predictions(folder, expected, columns=None):
-    """The loss is the same, and so are nearly all predicted tags.
-
-    The processor may decide between labels that are almost equally likely.
-    Of the test split, only some columns before the tag are compared, if given.
-    """
-    loss = results(expected)["eval_loss"]
-    assert results(folder)["eval_loss"] == pytest.approx(loss, rel=1e-4)
-    for split, count in {"dev": None, "test": columns}.items():
-        name = f"{split}_predictions.txt"
-        ours, theirs = (
-            [line.split(" ") for line in (f / name).read_text().splitlines()]
-            for f in (folder, expected)
-        )
-        assert [row[:-1][:count] for row in ours] == [
-            row[:-1][:count] for row in theirs
-        ]
-        pairs = zip(ours, theirs, strict=True)
-        same = [a[-1] == b[-1] for a, b in pairs if a[1:]]
-        assert sum(same) > 0.97 * len(same)
-
-
 def test_the_files_of_a_run(done, data_dir):
     """Steps are counted from rows, of which long sentences take several."""
     manifest = json.loads((done / "manifest.train.tf_record.json").read_text())
@@ -73,16 +50,8 @@ def test_the_files_of_a_run(done, data_dir):
     steps = int(manifest["records"] / 4)
     assert results(done)["global_step"] == steps
     records = ("train.tf_record", "eval.tf_record", "predict.tf_record")
-    assert names_in(done) == {
-        *("checkpoint", "eval_results.json", "eval_results.txt"),
-        *("events.out.tfevents", "fine_tuning.json"),
-        *("dev_predictions.txt", "test_predictions.txt", *records),
-        *(f"manifest.{name}.json" for name in records),
-        f"model.ckpt-{steps}.data-00000-of-00001",
-        f"model.ckpt-{steps}.index",
-        *("release/bert_config.json", "release/vocab.txt"),
-        "release/bert_model.ckpt.data-00000-of-00001",
-        *("release/bert_model.ckpt.index", "release/bert_tf.json"),
+    assert names_in(done) == files_of_a_run(steps, records=records) | {
+        *("dev_predictions.txt", "test_predictions.txt"),
     }
     for split in ("dev", "test"):
         lines = (done / f"{split}_predictions.txt").read_text().split("\n")
@@ -106,10 +75,6 @@ def test_results_agree_with_the_predictions(done):
     assert metrics.pop("eval_loss") > 0
     expected = {f"eval_{name}": value for name, value in scores.items()}
     assert metrics == pytest.approx(expected)
-    types = conll_files.TYPES.values()
-    overall = {f"eval_{name}" for name in (*NAMES, "accuracy")}
-    of_types = {f"eval_{kind}_{name}" for kind in types for name in NAMES}
-    assert {*metrics} == overall | of_types
 
 
 def test_the_release_gives_the_same_tags(done, run, data_dir, tmp_path):
@@ -127,7 +92,18 @@ def test_the_release_gives_the_same_tags(done, run, data_dir, tmp_path):
         vocab_file=None,
         test_file=bare,
     )
-    assert_same_predictions(tmp_path, done, columns=1)
+    loss = results(done)["eval_loss"]
+    assert results(tmp_path)["eval_loss"] == pytest.approx(loss, rel=1e-4)
+    for name in ("dev_predictions.txt", "test_predictions.txt"):
+        ours, theirs = (
+            [line.split(" ") for line in (f / name).read_text().splitlines()]
+            for f in (tmp_path, done)
+        )
+        pairs = [*zip(ours, theirs, strict=True)]
+        assert all(a[0] == b[0] for a, b in pairs)
+        # Labels that are almost equally likely may change.
+        same = [a[-1] == b[-1] for a, b in pairs if a[1:]]
+        assert sum(same) > 0.97 * len(same)
     assert not (tmp_path / "release").exists()
 
 
@@ -154,13 +130,3 @@ def test_invalid_flags_and_files_are_errors(
     run, tmp_path, capsys, changes, message
 ):
     assert message in error_of(capsys, run, tmp_path / "out", **changes)
-
-
-@pytest.mark.slow
-def test_words_are_learned(run, tmp_path):
-    """The training set has every word about ten times."""
-    train = tmp_path / "train.txt"
-    train.write_text(conll_files.text_of("more", 60), encoding="utf-8")
-    flags = {"do_eval": True, "num_train_epochs": 12, "train_file": train}
-    run(tmp_path / "out", **flags)
-    assert results(tmp_path / "out")["eval_f1"] > 0.9

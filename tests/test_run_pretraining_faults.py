@@ -77,9 +77,6 @@ def stopped_at(program):
     return step
 
 
-# --------------------------------------------------------------- processes
-
-
 def start_workers(inputs, output_dir, logs, *workers, **changes):
     """Starts a process for each worker, which is a dict of its flags."""
     places = [None]
@@ -294,9 +291,6 @@ def test_one_replica_of_two_has_a_nan(
         f"{quoted(line)}",
         difference(out, undisturbed[2]),
     )
-
-
-# --------------------------------------------------------- in this process
 
 
 @pytest.fixture(scope="module")

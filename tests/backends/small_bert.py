@@ -16,14 +16,8 @@ import numpy as np
 from keras import ops
 
 from bert_tf.config import BertConfig
+from bert_tf.modeling import heads
 from bert_tf.modeling.encoder import BertModel
-from bert_tf.modeling.heads import (
-    BertClassifier,
-    BertMultipleChoice,
-    BertPretrainer,
-    BertSpanLabeler,
-    BertTokenClassifier,
-)
 from bert_tf.modeling.optimization import AdamWeightDecay, WarmupLinearDecay
 from bert_tf.modeling.variables import checkpoint_variables
 
@@ -44,11 +38,11 @@ WITHOUT_DROPOUT = BertConfig.from_dict(
 )
 ARGUMENTS = {
     BertModel: {"output_hidden_states": True, "output_attentions": True},
-    BertPretrainer: {},
-    BertClassifier: {"num_labels": LABELS},
-    BertTokenClassifier: {"num_labels": LABELS},
-    BertMultipleChoice: {},
-    BertSpanLabeler: {},
+    heads.BertPretrainer: {},
+    heads.BertClassifier: {"num_labels": LABELS},
+    heads.BertTokenClassifier: {"num_labels": LABELS},
+    heads.BertMultipleChoice: {},
+    heads.BertSpanLabeler: {},
 }
 MODELS = list(ARGUMENTS)
 
@@ -101,12 +95,16 @@ def initial_zeros():
         yield
 
 
-def fill(model) -> keras.Model:
-    """Builds a model and sets each weight to a function of its name."""
+def fill(model, part: str = "") -> keras.Model:
+    """Builds a model and sets each weight to a function of its name.
+
+    Or only the weights with `part` in their names.
+    """
     with initial_zeros():
         model.build()
     for name, variable in checkpoint_variables(model).items():
-        variable.assign(weight(name, tuple(variable.shape)))
+        if part in name:
+            variable.assign(weight(name, tuple(variable.shape)))
     return model
 
 
@@ -117,7 +115,7 @@ def make(model_class, config=CONFIG, **arguments) -> keras.Model:
 
 def features(model_class=BertModel) -> dict[str, np.ndarray]:
     """A full row, a padded one, and one of a single token."""
-    choices = (C,) if model_class is BertMultipleChoice else ()
+    choices = (C,) if model_class is heads.BertMultipleChoice else ()
     lengths = np.array([S, 4, 1]).reshape(B, *[1] * len(choices), 1)
     mask = np.broadcast_to(np.arange(S) < lengths, (B, *choices, S))
     inputs = {
@@ -125,14 +123,14 @@ def features(model_class=BertModel) -> dict[str, np.ndarray]:
         "input_mask": mask.astype("int32"),
         "segment_ids": integers("segment_ids", mask.shape, 2),
     }
-    if model_class is BertPretrainer:
+    if model_class is heads.BertPretrainer:
         inputs["masked_lm_positions"] = integers("positions", (B, P), S)
     return inputs
 
 
 def call(model: keras.Model, inputs):
     """`model(inputs)`; on JAX as one program, which compiles faster."""
-    if keras.config.backend() != "jax":
+    if keras.config.backend() != "jax" or not model.built:
         return model(inputs)
     return _compiled(model)(inputs)
 
@@ -182,17 +180,33 @@ def named(tree) -> dict[str, np.ndarray]:
     }
 
 
+def outputs(model: keras.Model, inputs=None) -> dict[str, np.ndarray]:
+    """The flat outputs of a model for its `features`, or for other inputs."""
+    return named(call(model, inputs or features(type(model))))
+
+
+def assert_close(found: dict, expected: dict, tolerance: float = 1e-5) -> None:
+    """Compares arrays by name, with a relative and absolute tolerance."""
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(
+            found[name], value, tolerance, tolerance, err_msg=name
+        )
+
+
+def arrays(model: keras.Model) -> dict[str, np.ndarray]:
+    """All weights, by their TF1 names."""
+    return numbers(checkpoint_variables(model))
+
+
 def named_weights(model) -> dict[str, np.ndarray]:
     """The weights by their TF1 names, without the biases of the keys.
 
     They add the same number to all scores of a softmax, so that their gradient
     is rounding errors, which Adam turns into steps.
     """
-    return {
-        name: numbers(variable)
-        for name, variable in checkpoint_variables(model).items()
-        if not name.endswith("self/key/bias")
-    }
+    weights = arrays(model).items()
+    return {n: x for n, x in weights if not n.endswith("self/key/bias")}
 
 
 def compiled(model: keras.Model, optimizer=None) -> keras.Model:
@@ -213,7 +227,7 @@ def trainable(model) -> set[str]:
 
 def classifier_to_train(optimizer_class) -> keras.Model:
     """A compiled classifier that draws no random numbers."""
-    model = make(BertClassifier, WITHOUT_DROPOUT, dropout=0.0)
+    model = make(heads.BertClassifier, WITHOUT_DROPOUT, dropout=0.0)
     schedule = WarmupLinearDecay(0.01, 7, 2)
     return compiled(model, optimizer_class(schedule, global_clipnorm=1.0))
 
@@ -230,7 +244,7 @@ def train(model: keras.Model, first: int, last: int) -> None:
 
 def moved_by_training(model: keras.Model, first: int, last: int) -> set[str]:
     """Runs steps; returns the TF1 names of the weights that they change."""
-    before = numbers(checkpoint_variables(model))
+    before = arrays(model)
     train(model, first, last)
-    after = numbers(checkpoint_variables(model))
+    after = arrays(model)
     return {n for n in after if not np.array_equal(before[n], after[n])}

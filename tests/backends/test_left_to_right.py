@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 
 from bert_tf.modeling.encoder import BertModel
-from bert_tf.modeling.heads import BertClassifier, BertSpanLabeler
-from tests import packed_rows
 from tests.backends import small_bert
 from tests.backends.small_bert import S, V, numbers
 
@@ -59,37 +57,7 @@ def test_the_last_token_is_pooled(model):
     found = encoded(model, inputs)
     last = inputs["input_mask"].sum(axis=1) - 1
     vectors = found["sequence_output"][np.arange(len(last)), last]
-    for pooled in (
-        model.pooler(vectors[:, None]),
-        model.pooled_output(inputs),
-    ):
+    for pooled in (model.pooler(vectors[:, None]), model.pooled_output(inputs)):
         np.testing.assert_allclose(
             found["pooled_output"], numbers(pooled), rtol=0, atol=ATOL
         )
-
-
-def test_examples_in_a_row_are_pooled_as_alone(model):
-    lengths = np.array([3, 1, 4, 2])
-    mask = (np.arange(S) < lengths[:, None]).astype("int32")
-    alone = {
-        "input_ids": small_bert.integers("ids", mask.shape, V) * mask,
-        "input_mask": mask,
-        "segment_ids": small_bert.integers("segments", mask.shape, 2) * mask,
-    }
-    rows = [[2, 1], [0, 3]]
-    packed = packed_rows.pack(alone, rows, 3)
-    found = encoded(model, packed)["pooled_output"][:, :2]
-    expected = encoded(model, alone)["pooled_output"][rows]
-    np.testing.assert_allclose(found, expected, rtol=0, atol=ATOL)
-
-
-@pytest.mark.parametrize("model_class", [BertClassifier, BertSpanLabeler])
-def test_padding_changes_no_head(model_class):
-    model = small_bert.make(model_class, CONFIG)
-    inputs = small_bert.features(model_class)
-    found = encoded(model, inputs)
-    row, length = 1, 4
-    short = {k: v[row : row + 1, :length] for k, v in inputs.items()}
-    for name, value in encoded(model, short).items():
-        kept = found[name][row][: len(value[0])]
-        np.testing.assert_allclose(kept, value[0], rtol=0, atol=ATOL)

@@ -4,7 +4,6 @@ import dataclasses
 import itertools
 
 import keras
-import numpy as np
 import pytest
 
 from bert_tf.checkpoints.pretrained import load_checkpoint
@@ -12,12 +11,10 @@ from bert_tf.data.records import INPUTS
 from bert_tf.modeling.encoder import BertModel
 from bert_tf.modeling.heads import BertClassifier
 from tests.backends import small_bert
+from tests.backends.small_bert import assert_close, outputs
 
 CONFIG = dataclasses.replace(small_bert.CONFIG, num_hidden_layers=1)
-OPTIONS = {
-    **small_bert.ARGUMENTS,
-    BertModel: {},
-}
+OPTIONS = small_bert.ARGUMENTS | {BertModel: {}}
 ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
 
 
@@ -50,13 +47,13 @@ def features(model_class, batch=3):
 def made(model_class, origin, folder):
     """Returns a model, made in one of the ways of `ORIGINS`."""
     options = OPTIONS[model_class]
-    if origin == "from_pretrained":
-        return model_class.from_pretrained(folder / "encoder", **options)
-    model = model_class(CONFIG, **options)
-    if origin == "load_checkpoint":
-        load_checkpoint(model, folder / "encoder")
+    if origin in ("config", "load_checkpoint"):
+        model = model_class(CONFIG, **options)
+        if origin == "load_checkpoint":
+            load_checkpoint(model, folder / "encoder")
+        return model
+    model = model_class.from_pretrained(folder / "encoder", **options)
     if origin == "load_model":
-        model = made(model_class, "from_pretrained", folder)
         model.save(folder / "loaded.keras")
         model = keras.models.load_model(folder / "loaded.keras")
     return model
@@ -67,17 +64,11 @@ ORIGINS = ("config", "from_pretrained", "load_checkpoint", "load_model")
 
 def wrapped(model, around):
     """Returns a model as it is, in a functional model or in a subclass."""
-    symbols = {
-        name: keras.Input(
-            (None,) * (model.input_rank - 1), dtype="int32", name=name
-        )
-        for name in INPUTS
-    }
     if around == "functional":
+        axes = (None,) * (model.input_rank - 1)
+        symbols = {n: keras.Input(axes, dtype="int32", name=n) for n in INPUTS}
         return keras.Model(symbols, model(symbols))
-    if around == "subclass":
-        return Around(model)
-    return model
+    return Around(model) if around == "subclass" else model
 
 
 AROUND = ("alone", "functional", "subclass")
@@ -98,12 +89,6 @@ def table(*quick):
     ]
 
 
-def assert_near(found, expected):
-    assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        np.testing.assert_allclose(found[name], value, 1e-4, 1e-5, name)
-
-
 @pytest.mark.parametrize(
     ("model_class", "origin", "around"),
     table(
@@ -115,16 +100,10 @@ def test_saved(model_class, origin, around, folder, tmp_path):
     model = wrapped(made(model_class, origin, folder), around)
     inputs = features(model_class)
 
-    def outputs(model):
-        if ON_TENSORFLOW:
-            return small_bert.named(model(inputs))
-        # On JAX, this is one program.
-        return small_bert.named(model.predict(inputs, verbose=0))
-
-    expected = outputs(model)
+    expected = outputs(model, inputs)
     model.save(tmp_path / "model.keras")
     loaded = keras.models.load_model(tmp_path / "model.keras")
-    assert_near(outputs(loaded), expected)
+    assert_close(outputs(loaded, inputs), expected)
 
 
 def run_saved_model(path, inputs):
@@ -158,22 +137,17 @@ def test_exported(
     pytest.importorskip(package)
     model = wrapped(made(model_class, origin, folder), around)
     inputs = features(model_class)
-    expected = small_bert.named(model(inputs))
+    expected = outputs(model, inputs)
     signature = None
     if around == "subclass":
         # By default Keras takes floats, without names in ONNX.
-        specs = {
-            name: keras.InputSpec("int32", (None,) * value.ndim, name=name)
-            for name, value in inputs.items()
-        }
-        signature = [specs]
-    model.export(
-        tmp_path / "model",
-        format=format,
-        verbose=False,
-        input_signature=signature,
-    )
-    assert_near(small_bert.named(run(tmp_path / "model", inputs)), expected)
+        axes = (None,) * inputs["input_ids"].ndim
+        signature = [
+            {n: keras.InputSpec("int32", axes, name=n) for n in inputs}
+        ]
+    path = tmp_path / "model"
+    model.export(path, format=format, verbose=False, input_signature=signature)
+    assert_close(small_bert.named(run(path, inputs)), expected)
     one = features(model_class, 1)
     first = {name: value[:1] for name, value in expected.items()}
-    assert_near(small_bert.named(run(tmp_path / "model", one)), first)
+    assert_close(small_bert.named(run(path, one)), first)

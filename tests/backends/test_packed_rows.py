@@ -1,5 +1,6 @@
 """Examples that share a row: the same numbers as in separate rows."""
 
+import dataclasses
 import functools
 
 import keras
@@ -40,9 +41,19 @@ def packed() -> dict[str, np.ndarray]:
     return packed_rows.pack(examples(), ROWS, K)
 
 
-@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
-def test_vectors_are_those_of_the_examples_alone(policy):
-    model = small_bert.make(BertModel, dtype=policy)
+@pytest.mark.parametrize(
+    ("policy", "direction"),
+    [
+        ("float32", "bidirectional"),
+        ("float32", "left_to_right"),
+        ("mixed_bfloat16", "bidirectional"),
+    ],
+)
+def test_vectors_are_those_of_the_examples_alone(policy, direction):
+    config = dataclasses.replace(
+        small_bert.CONFIG, attention_direction=direction
+    )
+    model = small_bert.make(BertModel, config, dtype=policy)
     alone = small_bert.numbers(small_bert.call(model, examples()))
     rows = small_bert.numbers(small_bert.call(model, packed()))
     assert rows["pooled_output"].shape == (len(ROWS), K, small_bert.H)
@@ -79,10 +90,15 @@ losses = functools.partial(pretraining_losses, TASK)
 
 def test_losses_are_those_of_the_examples_alone(fidelity):
     model = small_bert.make(BertPretrainer, WITHOUT_DROPOUT)
-    expected, found = (
-        small_bert.numbers(losses(features, small_bert.call(model, features)))
-        for features in (examples(), packed())
-    )
+    results = []
+    for rows in (examples(), packed()):
+        features = keras.tree.map_structure(keras.ops.convert_to_tensor, rows)
+        outputs = small_bert.call(model, features)
+        predictions = TASK.predictions(features, outputs)
+        results.append(
+            small_bert.numbers((losses(features, outputs), predictions))
+        )
+    (expected, alone), (found, summed) = results
     assert list(expected) == list(TASK.loss_names)
     gap = max(abs(found[name] - expected[name]) for name in expected)
     fidelity(
@@ -90,23 +106,10 @@ def test_losses_are_those_of_the_examples_alone(fidelity):
         float(gap),
         1e-6,
     )
-
-
-def test_predictions_are_summed_over_the_examples_of_a_row():
-    model = small_bert.make(BertPretrainer, WITHOUT_DROPOUT)
-    expected, found = (
-        small_bert.numbers(
-            TASK.predictions(features, small_bert.call(model, features))
-        )
-        for features in (
-            keras.tree.map_structure(keras.ops.convert_to_tensor, rows)
-            for rows in (examples(), packed())
-        )
-    )
-    assert expected.keys() == found.keys()
-    for name, values in expected.items():
+    assert alone.keys() == summed.keys()
+    for name, values in alone.items():
         sums = [values[members].sum() for members in ROWS]
-        np.testing.assert_allclose(found[name], sums, 1e-5, err_msg=name)
+        np.testing.assert_allclose(summed[name], sums, 1e-5, err_msg=name)
 
 
 def gradients_of(features, **options):
@@ -131,10 +134,7 @@ def test_gradients_are_those_of_the_examples_alone(fidelity):
         float(gap),
         1e-6,
     )
-    for name, value in found.items():
-        np.testing.assert_allclose(
-            recomputed[name], value, rtol=0, atol=2e-6, err_msg=name
-        )
+    small_bert.assert_close(recomputed, found, 2e-6)
 
 
 @pytest.mark.parametrize(
@@ -154,10 +154,10 @@ def test_functional_models(model_class, labels):
     outputs = model(symbols)
     assert list(outputs.values())[-1].shape == (None, None, labels)
     functional = keras.Model(symbols, outputs)
-    computed = small_bert.named(small_bert.call(functional, inputs))
-    expected = small_bert.named(small_bert.call(model, inputs))
-    for name, value in expected.items():
-        np.testing.assert_allclose(computed[name], value, atol=1e-6)
+    found, expected = (
+        small_bert.outputs(m, inputs) for m in (functional, model)
+    )
+    small_bert.assert_close(found, expected, 1e-6)
 
 
 def test_rows_can_be_longer_than_the_table_of_positions():

@@ -43,9 +43,6 @@ def root(request, tmp_path):
     return f"ram://{tmp_path.name}" if is_remote else str(tmp_path)
 
 
-# Names.
-
-
 def test_expand(root):
     """Patterns are sorted and keep their order; by-products are skipped."""
     for name in ("x-2", "x-1", "a"):
@@ -71,8 +68,7 @@ def test_outputs_do_not_overwrite_inputs(tmp_path):
     (path,) = _touch(tmp_path, "a")
     os.symlink(tmp_path, tmp_path / "link")
     os.symlink(tmp_path / "a", tmp_path / "b")
-    names = ["a", "./a", "link/a", "b", "none/../a"]
-    spellings = [f"{tmp_path}/{name}" for name in names]
+    spellings = [f"{tmp_path}/{name}" for name in ("./a", "link/a", "b")]
     for name in (*spellings, f"file://{tmp_path}/a"):
         message = f"The output {name} would overwrite the text {path}."
         with pytest.raises(InputError, match=re.escape(message)):
@@ -82,16 +78,12 @@ def test_outputs_do_not_overwrite_inputs(tmp_path):
 
 def test_outputs_do_not_overwrite_each_other():
     for outputs in (
-        {"output": ["x", "y", "./x"]},
         {"output": ["x"], "manifest": ["./x"]},
         {"output": ["gs://b/x", "gs://b/x"]},
     ):
         with pytest.raises(InputError, match=r"x would overwrite the output"):
             files.check_outputs(outputs, {})
     files.check_outputs({"output": ["gs://a/x", "gs://b/x", "b/x"]}, {})
-
-
-# Reading.
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
@@ -103,7 +95,7 @@ def test_open_read_decompresses_by_name(root, suffix):
         assert list(file) == [b"wo\n", b"three"]
 
 
-@pytest.mark.parametrize("path", ["none", "none.gz", "ram://none/a", "."])
+@pytest.mark.parametrize("path", ["none.gz", "ram://none/a", "."])
 def test_open_read_names_an_unreadable_file(tmp_path, path):
     path = path if "://" in path else str(tmp_path / path)
     with pytest.raises(InputError, match=f"^Cannot read {path}: .+$"):
@@ -124,10 +116,9 @@ def test_gzip_without_gz_in_its_name_is_named(write, read):
         read(write(gzip.compress(b"a\n")))
 
 
-@pytest.mark.parametrize("cut", [slice(-5), slice(9, None)])
-def test_damaged_gzip_text(tmp_path, cut):
+def test_damaged_gzip_text(tmp_path):
     path = tmp_path / "a.gz"
-    path.write_bytes(gzip.compress(b"text")[:10] + gzip.compress(b"b")[cut])
+    path.write_bytes(gzip.compress(b"text")[:-5])
     with pytest.raises(InputError, match="compression is damaged or truncated"):
         files.read_text(str(path))
 
@@ -136,11 +127,8 @@ def test_damaged_gzip_text(tmp_path, cut):
     ("content", "message"),
     [
         ("[1]", "a.json: expected a JSON object; got"),
-        ("7", "; got 7"),
         ('{"a": 1,\n oops}', r"a\.json:2: invalid JSON at column 2"),
         ("[" * 99_999, r"a\.json: cannot parse"),
-        ("9" * 9999, r"a\.json: cannot parse"),
-        (b"\xff", r"a\.json:1: byte 0xff is not UTF-8"),
     ],
 )
 def test_json_must_be_one_object(write, content, message):
@@ -155,9 +143,6 @@ def test_the_last_of_repeated_keys_counts(write, caplog):
     assert "'a' occurs twice" in record.getMessage()
 
 
-# Writing a file.
-
-
 def test_atomic_writer_makes_directories_and_replaces(root):
     path = f"{root}/some/folder/f"
     for data in (b"first", b"second", b""):
@@ -167,7 +152,7 @@ def test_atomic_writer_makes_directories_and_replaces(root):
     assert files.expand(f"{root}/some/folder/*") == [path]
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, OSError])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
 def test_atomic_writer_keeps_the_old_file_on_errors(root, error):
     """The error may be about another file."""
     _write(f"{root}/f", b"old")
@@ -189,21 +174,17 @@ def test_atomic_writer_on_a_full_disk(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("is_dangling", [False, True])
 @pytest.mark.parametrize("link", ["links/relative", "links/twice", "folder/f"])
-def test_atomic_writer_follows_links(tmp_path, is_dangling, link):
+def test_atomic_writer_follows_links(tmp_path, link):
     (tmp_path / "real").mkdir()
     (tmp_path / "links").mkdir()
     target = tmp_path / "real" / "f"
     (tmp_path / "folder").symlink_to("real")
     (tmp_path / "links" / "relative").symlink_to("../real/f")
     (tmp_path / "links" / "twice").symlink_to("relative")
-    if not is_dangling:
-        target.write_bytes(b"old")
-    with files.atomic_writer(f"{tmp_path}/{link}") as file:
-        file.write(b"new")
-        assert target.exists() != is_dangling
-    assert target.read_bytes() == b"new"
+    for content in (b"old", b"new"):  # The first link leads nowhere.
+        _write(tmp_path / link, content)
+        assert target.read_bytes() == content
     assert [path.name for path in target.parent.iterdir()] == ["f"]
     assert (tmp_path / link.removesuffix("/f")).is_symlink()
 
@@ -230,8 +211,7 @@ def test_atomic_writer_removes_files_of_killed_processes(tmp_path):
     kept = [
         f"a.tmp-{os.getpid()}-0123abcd",  # Of this process.
         "a.tmp-1-0123abcd",  # Of a process of another user.
-        *("a.tmp-99999999999-0123abcd", "a.tmp-notes"),
-        *(f"b.{dead}", f"ba.{dead}", f"a.{dead}.b.{dead}"),
+        *("a.tmp-notes", f"b.{dead}", f"ba.{dead}"),
     ]
     _touch(tmp_path, f"a.{dead}", *kept)
     (tmp_path / f"a.tmp-{gone.pid}-0_23xyz0").mkdir()
@@ -240,7 +220,7 @@ def test_atomic_writer_removes_files_of_killed_processes(tmp_path):
     assert sorted(os.listdir(tmp_path)) == sorted(["a", *kept])
 
 
-@pytest.mark.parametrize("path", ["file/f", "file/sub/f", "none://a/f"])
+@pytest.mark.parametrize("path", ["file/f", "none://a/f"])
 def test_atomic_writer_names_a_path_that_it_cannot_write(tmp_path, path):
     _touch(tmp_path, "file")
     path = path if "://" in path else str(tmp_path / path)
@@ -249,18 +229,12 @@ def test_atomic_writer_names_a_path_that_it_cannot_write(tmp_path, path):
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
 
-# Writing a directory.
-
-
 @pytest.mark.parametrize("scheme", ["", "file://"])
-@pytest.mark.parametrize("exists", [False, True])
-def test_a_directory_appears_when_it_is_complete(tmp_path, scheme, exists):
+def test_a_directory_appears_when_it_is_complete(tmp_path, scheme):
     path = tmp_path / "new"
-    if exists:
-        path.mkdir()
     with pytest.raises(KeyboardInterrupt):
         _make(f"{scheme}{path}/", KeyboardInterrupt)
-    assert [*tmp_path.rglob("*")] == [path] * exists
+    assert not [*tmp_path.rglob("*")]
     with files.atomic_directory(f"{scheme}{path}/") as folder:
         files.write_text(f"{folder}/a.txt", "a")
         assert not (path / "a.txt").exists()
@@ -299,24 +273,10 @@ def test_a_directory_replaces_nothing(root):
     assert files.read_text(f"{root}/other/a.txt") == "a"
 
 
-# Errors and TensorFlow.
-
-
-@pytest.mark.parametrize("path", ["https://a.b/c", "nonsense://a"])
-def test_an_unknown_scheme(path):
+def test_an_unknown_scheme():
+    path = "https://a.b/c"
     with pytest.raises(InputError, match=f"Cannot reach {path}: .*not impl"):
         files.exists(path)
-
-
-def test_errors_of_libraries_name_the_path():
-    class Full(Exception):
-        message = "{{node Save}} a/b.tmp-1/c; No space left [Op:Save]\nmore"
-
-    with (
-        pytest.raises(InputError, match=r"^Cannot write a/b: No space left\.$"),
-        files.input_errors("write", "a/b", Full),
-    ):
-        raise Full
 
 
 def test_local_files_and_the_command_line_need_no_tensorflow(tmp_path):

@@ -26,13 +26,8 @@ class Config(Options):
 
 
 def test_values_are_converted():
-    config = Config(
-        path=pathlib.Path("x") / "y",
-        labels=["a", 1],
-        rate=1,
-        steps=np.int64(3),
-        length=np.int32(4),
-    )
+    path = pathlib.Path("x") / "y"
+    config = Config(path=path, labels=["a", 1], rate=1, steps=np.int64(3))
     assert (config.path, config.labels) == ("x/y", ("a", "1"))
     assert (config.rate, type(config.rate)) == (1.0, float)
     assert (config.steps, type(config.steps)) == (3, int)
@@ -42,20 +37,15 @@ def test_values_are_converted():
     ("values", "message"),
     [
         ({"rate": 1.5}, "`rate` must be at most 1.0; got 1.5"),
-        ({"rate": float("nan")}, "`rate` must be a finite number; got nan"),
         ({"share": 1.0}, "`share` must be below 1; got 1.0"),
         ({"share": -0.1}, "`share` must be at least 0; got -0.1"),
         ({"share": float("nan")}, "`share` must be a finite number; got nan"),
         ({"steps": 0}, "`steps` must be at least 1; got 0"),
-        ({"steps": 2.0}, "`steps` must be an integer; got 2.0"),
         ({"steps": True}, "`steps` must be an integer; got True"),
-        ({"length": 513}, "`length` must be at most 512; got 513"),
         ({"labels": "a,b"}, "`labels` must be a list of strings; got 'a,b'"),
         ({"is_cased": 1}, "`is_cased` must be true or false; got 1"),
         ({"kind": "c"}, "`kind` must be one of a or b; got 'c'"),
-        ({"path": 3}, "`path` must be a string; got 3"),
         ({"path": None}, "`path` must be a string; got None"),
-        ({"rate": None}, "`rate` must be a number; got None"),
     ],
 )
 def test_invalid_values_are_rejected(values, message):
@@ -95,7 +85,6 @@ def test_options_without_effect_are_errors(values, other, message):
         Config(path="x", **values).require_effect(other)
     for values, other in (
         ({"size": 3, "kind": "b"}, "kind"),
-        ({"size": 3, "labels": ["x"]}, "kind"),
         ({"depth": 3}, "kind"),
         ({"depth": 2}, "labels"),
         ({"speed": 2}, "of_another_job"),

@@ -1,5 +1,4 @@
 import errno
-import multiprocessing
 import os
 import pathlib
 import pickle
@@ -99,36 +98,15 @@ def test_killed_workers_are_reported():
 def test_without_semaphores_one_process_works(monkeypatch, caplog):
     """A read-only or missing /dev/shm."""
 
-    error = OSError(errno.EROFS, "Read-only file system")
-
     def refuse(*_, **__):
-        raise error
+        raise OSError(errno.EROFS, "Read-only file system")
 
     monkeypatch.setattr(synchronize.SemLock, "__init__", refuse)
-    with processes.Pool(1) as pool:
-        assert set(pool.run(range(3), process_id)) == {os.getpid()}
-    assert not caplog.records
     with processes.Pool(3) as pool:
         for _ in range(2):
             assert set(pool.run(range(3), process_id)) == {os.getpid()}
     [message] = caplog.messages
     assert message.startswith("Working in 1 process instead of 3")
-    advice = "On Linux, mount a writable tmpfs at /dev/shm."
-    assert message.endswith(f"{error.strerror}. {advice}")
-
-
-def test_a_worker_that_cannot_be_started(monkeypatch):
-    def refuse(*_):
-        raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
-
-    monkeypatch.setattr(
-        multiprocessing.get_context("spawn").Process, "start", refuse
-    )
-    with (
-        processes.Pool(2) as pool,
-        pytest.raises(InputError, match=r"unavailable\. Use fewer than 2 work"),
-    ):
-        list(pool.run(range(4), process_id))
 
 
 SCRIPT = """
@@ -191,39 +169,24 @@ def test_workers_end_when_the_program_is_stopped(tmp_path, number):
     assert log.read_text() == "imported\n"
 
 
-# Progress and faults.
-
-
-def show(monkeypatch, total, is_terminal=False):
-    """Runs ten tasks of three units, ten seconds each."""
+def test_progress_is_logged_or_a_bar_on_a_terminal(monkeypatch, caplog, capsys):
+    """Ten tasks of three lines, ten seconds each."""
     clock = iter(range(0, 1000, 10))
     monkeypatch.setattr(processes.time, "monotonic", lambda: next(clock))
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal)
-    tasks = processes.track(range(10), lambda _: 3, "Writing", "lines", total)
-    return list(tasks)
-
-
-def test_progress_is_logged_or_a_bar_on_a_terminal(monkeypatch, caplog, capsys):
-    assert show(monkeypatch, 30, is_terminal=True) == list(range(10))
+    for is_terminal in (True, False):
+        monkeypatch.setattr(sys.stderr, "isatty", lambda x=is_terminal: x)
+        tasks = processes.track(range(10), lambda _: 3, "Writing", "lines", 30)
+        assert list(tasks) == list(range(10))
+        assert bool(caplog.records) != is_terminal
     assert "Writing: " in capsys.readouterr().err
-    assert not caplog.records
-    assert show(monkeypatch, total=30) == list(range(10))
-    assert caplog.messages == [
-        "Writing: 12 of 30 lines, 0 a second",
-        "Writing: 24 of 30 lines, 0 a second",
-    ]
-    caplog.clear()
-    show(monkeypatch, total=None)
-    assert caplog.messages[0] == "Writing: 12 lines, 0 a second"
+    assert caplog.messages[1] == "Writing: 24 of 30 lines, 0 a second"
 
 
 def test_faults_of_parts_are_logged_once_in_order(caplog):
     faults, other = Faults(), Faults()
-    for number in range(1230):
-        faults.add("a", f"q{number}")
+    faults.add("a", "1")
     for kind, example in (("b", "2"), ("a", "3"), ("b", "4")):
         other.add(kind, example)
     faults.update(pickle.loads(pickle.dumps(other)))
-    assert not caplog.records
     faults.log()
-    assert caplog.messages == ["a: 1,231; the first: q0", "b: 2; the first: 2"]
+    assert caplog.messages == ["a: 2; the first: 1", "b: 2; the first: 2"]

@@ -3,8 +3,6 @@
 import contextlib
 import ctypes
 import os
-import pathlib
-import re
 import signal
 import time
 
@@ -74,8 +72,6 @@ def test_a_deferred_signal_is_noted_and_the_second_one_raised(number):
             with pytest.raises(KeyboardInterrupt):
                 send(second)
         assert stop.received == number
-    with signals.deferred() as stop:
-        assert stop.received == 0
     with pytest.raises(ZeroDivisionError), signals.deferred():
         raise ZeroDivisionError
 
@@ -89,11 +85,4 @@ def test_a_handler_of_sigterm_that_tensorflow_replaced_is_installed_again():
     signals.reinstall_sigterm()
     signal.raise_signal(signal.SIGTERM)
     assert received == [signal.SIGTERM]
-    # Under nohup the signal is ignored and stays ignored.
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    replace(int(signal.SIGTERM), noted)
-    signals.reinstall_sigterm()
-    status = pathlib.Path("/proc/self/status").read_text()
-    [mask] = re.findall(r"SigIgn:\s+(\w+)", status)
-    assert int(mask, 16) >> (signal.SIGTERM - 1) & 1
     signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -34,20 +34,14 @@ def refuses(status: int, code: str = "") -> Answer:
 
 
 class FakeHub:
-    """One repository, `owner/name`, with the files of a folder.
-
-    Attributes:
-      folder: The folder with the files.
-      url: The value of HF_ENDPOINT.
-      answers: Answers to paths that contain a text, instead of the real ones.
-      asked: The paths of all requests.
-    """
+    """One repository, `owner/name`, with the files of a folder."""
 
     def __init__(self, folder: pathlib.Path, url: str):
         self.folder = folder
-        self.url = url
+        self.url = url  # The value of HF_ENDPOINT.
+        # Answers to paths that contain a text, instead of the real ones.
         self.answers: dict[str, Answer] = {}
-        self.asked: list[str] = []
+        self.asked: list[str] = []  # The paths of all requests.
 
     def answer(self, path: str) -> Answer:
         path = path.partition("?")[0]

@@ -108,9 +108,6 @@ def refused(message):
     assert "\n" not in str(caught.value)
 
 
-# Hugging Face folders
-
-
 def their_tensors(head="pretraining"):
     """The tensors of Hugging Face's class for this head."""
     return huggingface_tensors(arrays(head), CONFIG, head)

@@ -4,23 +4,21 @@ import dataclasses
 import json
 import os
 
+import numpy as np
 import pytest
 
 from bert_tf.base import files
 from bert_tf.checkpoints.checkpoint import (
     Pretrained,
-    find_unsupported,
     local_file,
-    unsupported_format,
     with_metadata,
     write_metadata,
 )
+from bert_tf.checkpoints.pretrained import open_pretrained
+from bert_tf.checkpoints.weights import checksum
 from tests.checkpoints.small_models import CONFIG, pretrained, refused
 
 EMPTY = Pretrained("there", {})
-
-
-# The files beside a checkpoint
 
 
 @pytest.mark.parametrize(
@@ -45,30 +43,9 @@ def test_metadata_is_read_as_it_was_written(tmp_path, act, in_google):
     assert with_metadata(EMPTY, str(tmp_path)) == whole
     config = json.loads((tmp_path / "bert_config.json").read_text())
     assert config["hidden_act"] == in_google
-    lines = (tmp_path / "vocab.txt").read_text().split("\n")
-    assert lines[:3] == ["[PAD]", "[UNK]", "[CLS]"]
-    assert lines[-1] == ""
 
 
-def test_unknown_values_are_not_written(tmp_path):
-    write_metadata(str(tmp_path), EMPTY)
-    assert list(tmp_path.iterdir()) == []
-    assert with_metadata(EMPTY, str(tmp_path)) == EMPTY
-
-
-def test_reads_published_files(tmp_path):
-    """Configurations have other keys; editors add marks and line ends."""
-    values = CONFIG.to_dict() | {"directionality": "bidi", "pooler_type": "x"}
-    (tmp_path / "bert_config.json").write_text(json.dumps(values))
-    (tmp_path / "vocab.txt").write_bytes("\ufeffa\r\n b \r\n".encode())
-    read = with_metadata(EMPTY, str(tmp_path))
-    assert read.config == CONFIG
-    assert read.vocab == ("a", "b")
-
-
-def test_remote_files_are_copied_for_the_block(tmp_path):
-    with local_file(str(tmp_path / "a.keras")) as local:
-        assert local == str(tmp_path / "a.keras")
+def test_remote_files_are_copied_for_the_block():
     path = "ram://copies/a.keras"
     with files.atomic_writer(path) as file:
         file.write(b"abc" * 99)
@@ -77,26 +54,6 @@ def test_remote_files_are_copied_for_the_block(tmp_path):
         with open(local, "rb") as copy:
             assert copy.read() == b"abc" * 99
     assert not os.path.exists(local)
-    with refused("ram://copies/none"):
-        local_file("ram://copies/none").__enter__()
-
-
-# Weight files that are never opened
-
-
-@pytest.mark.parametrize(
-    ("names", "found"),
-    [
-        (["config.json", "vocab.txt", "model.safetensors"], None),
-        (["bert_model.ckpt.index", "bert_model.ckpt.data-00000-of-1"], None),
-        (["optimizer.pt", "pytorch_model.bin", "a.bin"], "pytorch_model.bin"),
-        (["tf_model.h5", "a.msgpack"], "tf_model.h5"),
-        (["b.pt", "a.ckpt"], "a.ckpt"),
-        (["pytorch_model.bin.index.json", "b-1-of-1.bin"], "b-1-of-1.bin"),
-    ],
-)
-def test_finds_the_most_likely_weight_file(names, found):
-    assert find_unsupported(names) == found
 
 
 @pytest.mark.parametrize(
@@ -107,12 +64,15 @@ def test_finds_the_most_likely_weight_file(names, found):
         ("flax_model.msgpack", "is the Flax format"),
     ],
 )
-@pytest.mark.parametrize("repository", [None, "owner/name"])
-def test_an_unsupported_format_is_named_with_its_remedy(
-    name, reason, repository
-):
-    message = str(unsupported_format(f"some/folder/{name}", repository))
-    where = repository or "some/folder"
-    assert message.startswith(f"{where} has no model.safetensors; {name} ")
-    assert reason in message
-    assert message.endswith("docs/guide/checkpoints.md.")
+def test_an_unsupported_format_is_named_with_its_remedy(tmp_path, name, reason):
+    (tmp_path / "optimizer.pt").touch()
+    (tmp_path / name).touch()
+    with refused(f"{tmp_path} has no .*; {name} {reason}.*checkpoints.md.$"):
+        open_pretrained(tmp_path)
+
+
+def test_the_checksum_depends_on_names_shapes_and_values():
+    ones = np.ones((2, 3), "float32")
+    others = [{"b": ones}, {"a": ones.T}, {"a": ones, "b": ones}]
+    others.append({"a": np.nextafter(ones, np.float32(2))})
+    assert len({*map(checksum, [{"a": ones}, *others])}) == 5

@@ -82,18 +82,10 @@ def test_reads_remote_folders():
 
 
 def test_weights_are_read_on_access_and_never_shared(tmp_path, monkeypatch):
-    read_names = []
-    read = TensorFiles.read
-
-    def spy(self, name):
-        read_names.append(name)
-        return read(self, name)
-
-    monkeypatch.setattr(TensorFiles, "read", spy)
-    weights = huggingface.read(write_folder(tmp_path)).weights
-    assert read_names == []
+    with monkeypatch.context() as patch:
+        patch.delattr(TensorFiles, "read")
+        weights = huggingface.read(write_folder(tmp_path)).weights
     weights["bert/pooler/dense/kernel"][:] = 0
-    assert read_names == ["bert.pooler.dense.weight"]
     assert weights["bert/pooler/dense/kernel"].any()
 
 
@@ -121,7 +113,6 @@ def test_writes_the_id_of_padding(tmp_path, vocab, expected):
     ("change", "message"),
     [
         ({"labels": ("a", "b")}, "has 5 elements, .* needs 2"),
-        ({"head": "choice"}, "has 5 elements, but a choice .* needs 1"),
         ({"config": LEFT_TO_RIGHT}, "'bidirectional'; got 'left_to_right'"),
         (
             {"weights": Arrays(output_bias=np.full(5, 0.1))},
@@ -137,27 +128,10 @@ def test_writes_nothing_if_a_model_is_invalid(tmp_path, change, message):
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"id2label": {"0": "a", "1": "b"}}, "5 elements, .* needs 2"),
-        ({"model_type": "electra"}, "'electra'"),
-        ({"architectures": ["BertForMaskedLM"]}, "no masked_lm, which is part"),
-        ({"architectures": ["BertForMultipleChoice"]}, "5 elements, .* 1"),
-    ],
-)
-def test_refuses_weights_that_contradict_the_config(tmp_path, change, message):
-    values = config_dict("classifier") | change
-    folder = write_folder(tmp_path, config=values, head="classifier")
-    with refused(f"{tmp_path}.*{message}"):
-        huggingface.read(folder)
-
-
-@pytest.mark.parametrize(
     ("names", "found", "message"),
     [
         (["x.index", WHOLE], WHOLE, "config.json: No such"),
         ([INDEX], INDEX, "config.json: No such"),
-        (["config.json"], WHOLE, "config.json:1"),
         (["pytorch_model.bin"], "pytorch_model.bin", "is a pickle"),
         (["config.json", "tf_model.h5", "x.index"], None, "config.json:1"),
         (["adapter_config.json"], "adapter_config.json", "PEFT adapters, not"),
@@ -196,9 +170,6 @@ def test_an_untied_matrix_must_be_the_embeddings(
             huggingface.read(folder)
 
 
-# config.json
-
-
 def read(tmp_path, values):
     write_json(tmp_path, "config.json", values)
     return huggingface.read_config(str(tmp_path / "config.json"))
@@ -211,12 +182,8 @@ def test_reads_the_oldest_configs(tmp_path):
 
 
 def test_reads_and_writes_activations(tmp_path):
-    for theirs, ours in (
-        ("gelu", "gelu_erf"),
-        ("gelu_python", "gelu_erf"),
-        ("gelu_new", "gelu_tanh"),
-        ("gelu_fast", "gelu_tanh"),
-    ):
+    other_names = {"gelu_python": "gelu_erf", "gelu_fast": "gelu_tanh"}
+    for theirs, ours in other_names.items():
         values = config_dict(hidden_act=theirs)
         assert read(tmp_path, values).hidden_act == ours
     for act in ACTIVATIONS:
@@ -232,25 +199,13 @@ def test_reads_and_writes_activations(tmp_path):
     [
         ("model_type", "roberta", "model_type must be 'bert'; got 'roberta'"),
         ("hidden_act", "silu", "hidden_act must be one of .*; got 'silu'"),
-        ("hidden_act", ["gelu"], r"got \['gelu'\]"),
         ("layer_norm_eps", 1e-5, "layer_norm_eps must be 1e-12; got 1e-05"),
         ("position_embedding_type", "relative_key", "'relative_key'"),
         ("is_decoder", True, "is_decoder must be False; got True"),
-        ("add_cross_attention", True, "cross_attention must be False"),
-        ("tie_word_embeddings", "no", "tie_word_embeddings must be true, f"),
-        ("problem_type", ["regression"], "problem_type must be one of"),
         ("classifier_dropout", "0.1", "classifier_dropout must be a number"),
-        ("classifier_dropout", 1, "classifier_dropout must be a number"),
-        ("classifier_dropout", True, "classifier_dropout must be a number"),
-        ("id2label", {"0": "a", "1": None}, "id2label must be an object"),
         ("id2label", {"0": "a", "2": "b"}, "id2label must be an object"),
-        ("id2label", ["a", "b"], "id2label must be an object"),
-        ("id2label", False, "id2label must be an object"),
         ("architectures", ["BertLMHeadModel"], "without BertLMHeadModel"),
-        ("architectures", "BertModel", "architectures must be a list of str"),
-        ("architectures", [7], "architectures must be a list of strings"),
         ("hidden_size", 127, "hidden_size"),
-        ("vocab_size", None, "vocab_size"),
     ],
 )
 def test_refuses_configs_of_other_models(tmp_path, key, value, message):
@@ -262,11 +217,9 @@ def test_refuses_configs_of_other_models(tmp_path, key, value, message):
     ("labels", "expected"),
     [
         ({"0": "LABEL_0", "1": "LABEL_1"}, None),
-        ({"0": "LABEL_0", "1": "yes"}, ("LABEL_0", "yes")),
         ({"0": "LABEL_1", "1": "LABEL_0"}, ("LABEL_1", "LABEL_0")),
         ({str(n): n for n in range(10, -1, -1)}, (*"0123456789", "10")),
         ({}, None),
-        (None, None),
     ],
 )
 def test_reads_labels_in_the_order_of_their_numbers(labels, expected):
@@ -274,11 +227,16 @@ def test_reads_labels_in_the_order_of_their_numbers(labels, expected):
     assert huggingface._labels({"id2label": labels}) == expected
 
 
-def test_writes_classes_with_the_same_name():
-    labels = (*"éxyzab", "é")
-    values = config_values(pretrained("token", labels=labels))
-    assert values["id2label"] == dict(enumerate(labels))
-    assert values["label2id"]["é"] == 0
+def test_the_config_has_to_fit_the_weights(tmp_path):
+    for change, message in (
+        ({"id2label": {"0": "a", "1": "b"}}, "5 elements, .* needs 2"),
+        ({"architectures": ["BertForMaskedLM"]}, "no masked_lm, which is part"),
+        ({"architectures": ["BertForMultipleChoice"]}, "5 elements, .* 1"),
+    ):
+        values = config_dict("classifier") | change
+        folder = write_folder(tmp_path, config=values, head="classifier")
+        with refused(f"{tmp_path}.*{message}"):
+            huggingface.read(folder)
 
 
 def test_an_unknown_class_is_ignored(tmp_path):
@@ -295,7 +253,6 @@ def test_an_unknown_class_is_ignored(tmp_path):
         (None, {"encoder"}, "encoder"),
         ([], HEADS["pretraining"].parts, "pretraining"),
         (None, {"encoder", "masked_lm"}, "masked_lm"),
-        ([], {"encoder", "pooler", "next_sentence"}, "next_sentence"),
         (None, {"encoder", "span"}, "span"),
         (None, {"encoder", "classes"}, "token"),
         (None, {"encoder", "pooler", "classes"}, None),

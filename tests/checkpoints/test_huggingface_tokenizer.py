@@ -84,9 +84,6 @@ def test_reads_the_vocabulary_of_either_file(read, tmp_path):
     shuffled = dict(sorted(whole()["model"]["vocab"].items(), reverse=True))
     tokenizer = whole(vocab=shuffled)
     assert read(tokenizer=tokenizer, added={})["vocab"] == VOCAB
-    # Older files do not have the type of the model.
-    del tokenizer["model"]["type"]
-    assert read(tokenizer=tokenizer)["vocab"] == VOCAB
     # vocab.txt has priority. Programs that tokenize with it validate it.
     vocab = (*VOCAB, "", VOCAB[5], "", "x")
     assert read([*vocab, "", " "])["vocab"] == vocab
@@ -98,7 +95,6 @@ def test_reads_the_vocabulary_of_either_file(read, tmp_path):
     ("normalizer", "settings", "expected"),
     [
         (None, {}, (None, None)),
-        (None, {"do_lower_case": True}, (True, None)),
         (None, {"do_lower_case": False, "strip_accents": True}, (False, True)),
         (UNCASED, {}, (True, None)),
         (CASED, {}, (False, True)),
@@ -109,7 +105,6 @@ def test_reads_the_vocabulary_of_either_file(read, tmp_path):
             {},
             (True, None),
         ),
-        ({"type": "Lowercase"}, {}, (None, None)),
     ],
 )
 def test_reads_the_casing(read, normalizer, settings, expected):
@@ -119,12 +114,8 @@ def test_reads_the_casing(read, normalizer, settings, expected):
 
 REFUSED = [
     (UNCASED, {"type": "BPE", "merges": []}, "WordPiece .*; got BPE"),
-    (UNCASED, {"type": ["WordPiece"]}, "not a tokenizer"),
     (UNCASED, {"continuing_subword_prefix": "@@"}, "with '@@'"),
-    (UNCASED, {"vocab": ["[PAD]"]}, "not a tokenizer"),
     (UNCASED, {"vocab": {"a": 0, "b": 2}}, "must be 0 to 1"),
-    (UNCASED, {"vocab": {"a": 0, "b": 0}}, "must be 0 to 1"),
-    (UNCASED, {"vocab": {"a": 0, "b": "1"}}, "not a tokenizer"),
     (UNCASED | {"lowercase": "true"}, {}, "not a tokenizer"),
 ]
 
@@ -136,13 +127,9 @@ def test_refuses_another_kind_of_tokenizer(read, normalizer, model, message):
 
 
 def test_refuses_wrong_settings(read):
-    with refused("tokenizer_config.json: strip_accents must be true, false or"):
-        read(VOCAB, settings={"strip_accents": 1})
     with refused("added_tokens_decoder must be an object"):
         read(VOCAB, whole(), {"added_tokens_decoder": [7]})
 
-
-# Added tokens
 
 ADDED = {"[PAD]": 0, "e1": 23, "e2": 24}
 
@@ -156,15 +143,13 @@ ADDED = {"[PAD]": 0, "e1": 23, "e2": 24}
         (whole(added=ADDED), decoder(ADDED), ADDED),
     ],
 )
-@pytest.mark.parametrize("vocab", [VOCAB, None])
 def test_added_tokens_follow_the_vocabulary(
-    read, caplog, vocab, tokenizer, settings, added
+    read, caplog, tokenizer, settings, added
 ):
-    found = read(vocab, tokenizer, settings, added)
-    assert found["vocab"] == (*VOCAB, "e1", "e2")
-    # They may be in the vocabulary already.
-    found = read((*VOCAB, "e1", "e2"), tokenizer, settings, added)
-    assert found["vocab"] == (*VOCAB, "e1", "e2")
+    """They may be in the vocabulary already."""
+    for vocab in (None, VOCAB, (*VOCAB, "e1", "e2")):
+        found = read(vocab, tokenizer, settings, added)
+        assert found["vocab"] == (*VOCAB, "e1", "e2")
     assert not caplog.records
 
 
@@ -183,12 +168,10 @@ def test_a_token_without_an_embedding_is_left_out(read):
 @pytest.mark.parametrize(
     ("tokens", "message"),
     [
-        ({"x": 24}, "must be consecutive from 23; got 24"),
         ({"x": 23, "y": 25}, "consecutive from 23; got 23 and 25"),
         ({"x": 0}, r"both '\[PAD\]' and 'x' have id 0"),
         ({"x": 23, "y": 23}, "both 'x' and 'y' have id 23"),
         ({"x": -1}, "integer ids; got 'x' with id -1"),
-        ({"x": True}, "integer ids; got 'x' with id True"),
     ],
 )
 def test_refuses_contradicting_tokens(read, tmp_path, tokens, message):
@@ -196,27 +179,17 @@ def test_refuses_contradicting_tokens(read, tmp_path, tokens, message):
         read(VOCAB, added=tokens)
 
 
-def test_refuses_contradicting_files(read):
-    with refused("both 'x' and 'y' have id 23"):
-        read(VOCAB, whole(added={"x": 23}), decoder({"y": 23}))
-
-
 @pytest.mark.parametrize(
     ("do_lower_case", "lost"),
     [(True, "'<x>', 'GmbH', 'a b' and '[E11]'"), (False, "'<x>', 'a b' and")],
 )
-@pytest.mark.parametrize("is_known", [True, False])
-def test_names_added_tokens_that_never_occur(
-    read, caplog, do_lower_case, lost, is_known
-):
+def test_names_added_tokens_that_never_occur(read, caplog, do_lower_case, lost):
     """transformers finds them in a text; both of our tokenizers do not."""
     tokens = ("<x>", "GmbH", "a b", "[E11]", "kg")
     added = {token: n for n, token in enumerate(tokens, len(VOCAB))}
     added |= {"[MASK]": 4}
     settings = {"do_lower_case": do_lower_case}
-    vocab = (*VOCAB, *tokens) if is_known else VOCAB
-    found = read(vocab, settings=settings, added=added)
-    vocab = found["vocab"]
+    vocab = read(VOCAB, settings=settings, added=added)["vocab"]
     assert vocab == (*VOCAB, *tokens)
     assert f"bert_tf never finds ({lost}" in warning(caplog)
     ids = FullTokenizer(vocab, do_lower_case).encode(" ".join(tokens))
@@ -228,12 +201,10 @@ def test_names_added_tokens_that_never_occur(
     ("normalizer", "settings", "difference"),
     [
         ({}, {"tokenize_chinese_chars": False}, "tokenize_chinese_chars=F"),
-        ({}, {"do_basic_tokenize": False}, "do_basic_tokenize=False"),
         ({}, {"tokenizer_class": "BertJapaneseTokenizer"}, "='BertJapanese"),
         ({"clean_text": False}, {}, "clean_text=False"),
         ({}, {"tokenizer_class": "BertTokenizerFast"}, None),
         ({}, {"tokenizer_class": None, "tokenize_chinese_chars": None}, None),
-        ({}, {"never_split": None, "model_max_length": 10**30}, None),
     ],
 )
 def test_logs_a_tokenizer_that_differs(
@@ -248,7 +219,7 @@ def test_logs_a_tokenizer_that_differs(
 
 
 @pytest.mark.parametrize("do_lower_case", [True, False, None])
-@pytest.mark.parametrize("strip_accents", [True, False, None])
+@pytest.mark.parametrize("strip_accents", [True, None])
 def test_reads_what_was_written(
     tmp_path, caplog, read, do_lower_case, strip_accents
 ):

@@ -3,7 +3,6 @@
 import dataclasses
 import errno
 import json
-import struct
 
 import ml_dtypes
 import numpy as np
@@ -11,7 +10,7 @@ import pytest
 import safetensors
 from safetensors.numpy import save_file
 
-from bert_tf.checkpoints import huggingface_names, huggingface_weights
+from bert_tf.checkpoints import huggingface_weights
 from bert_tf.checkpoints.huggingface_names import DECODER, HEADS
 from bert_tf.checkpoints.huggingface_weights import (
     INDEX,
@@ -36,8 +35,6 @@ BIAS = "cls.predictions.bias"
 DECODER_BIAS = "cls.predictions.decoder.bias"
 QUERY = "bert.encoder.layer.1.attention.self.query.weight"
 
-
-# Safetensors files
 
 TENSORS = {
     "a": np.arange(6, dtype="float32").reshape(2, 3),
@@ -77,9 +74,7 @@ def test_writes_any_float_in_any_order(tmp_path):
     path = str(tmp_path / "x.safetensors")
     tensors = {
         "turned": np.arange(15, dtype="float32").reshape(3, 5).T,
-        "a wide/\u00fc": np.ones((2, 1)),
         "brain": np.arange(5).astype(ml_dtypes.bfloat16),
-        "none": np.zeros((0, 4), "float32"),
     }
     huggingface_weights.write(path, tensors, {"bert_tf": "\u00e9"})
     opened = TensorFiles(path)
@@ -119,44 +114,16 @@ def test_float64_must_be_exact_in_float32(tmp_path):
             opened.read("x")
 
 
-def with_header(tensors):
-    """The bytes of a file with any header and 24 bytes of numbers."""
-    header = json.dumps(tensors).encode()
-    return struct.pack("<Q", len(header)) + header + b"\0" * 24
-
-
-def entry(dtype="F32", shape=(2, 3)):
-    return {"a": {"dtype": dtype, "shape": shape, "data_offsets": [0, 24]}}
-
-
-GOOD = with_header(entry())
-BAD_FILES = {
-    "empty": b"",
-    "truncated": GOOD[:-1],
-    "header longer than the file": struct.pack("<Q", 10**6) + GOOD[8:],
-    "text": b"version https://git-lfs.github.com/spec/v1\n" * 3,
-    "shape and length differ": with_header(entry(shape=(2, 4))),
-    "unknown dtype": with_header(entry("Q32")),
-}
-
-
-@pytest.mark.parametrize("content", BAD_FILES.values(), ids=BAD_FILES)
-def test_refuses_a_damaged_file(tmp_path, content):
-    path = tmp_path / "x.safetensors"
-    path.write_bytes(GOOD)
-    assert TensorFiles(str(path)).shapes == {"a": (2, 3)}
-    path.write_bytes(content)
-    with refused(f"{path}: this is not a safetensors file"):
-        TensorFiles(str(path))
-
-
-def test_refuses_unreadable_files(tmp_path, monkeypatch):
+def test_refuses_damaged_and_unreadable_files(tmp_path, monkeypatch):
     path = tmp_path / "x.safetensors"
     with refused("there is no such"):
         TensorFiles(str(path))
-    with refused("this is not a file"):
-        TensorFiles(str(tmp_path))
-    path.write_bytes(GOOD)
+    huggingface_weights.write(str(path), TENSORS)
+    pointer = b"version https://git-lfs.github.com/spec/v1\n" * 3
+    for content in (path.read_bytes()[:-1], pointer):
+        path.write_bytes(content)
+        with refused(f"{path}: this is not a safetensors file"):
+            TensorFiles(str(path))
 
     def refuse(*arguments):
         raise PermissionError(errno.EACCES, "Permission denied")
@@ -168,20 +135,13 @@ def test_refuses_unreadable_files(tmp_path, monkeypatch):
 
 SECOND = "model-00002-of-00002.safetensors"
 OUTSIDE = [
-    *("../x.safetensors", "/x.safetensors", "a/x.safetensors"),
-    *("a\\x.safetensors", "x.bin", "x.safetensors\n", 7, ["x.safetensors"]),
+    *("../x.safetensors", "/x.safetensors", "a\\x.safetensors", "x.bin", 7),
 ]
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda shards: {}, "this is not a safetensors file"),
-        (lambda shards: [*shards], "weight_map must be an object"),
-        (
-            lambda shards: shards | {"a": SECOND},
-            "not both have the tensor 'a'",
-        ),
         (
             lambda shards: shards | {"x": SECOND},
             "not both have the tensor 'x'",
@@ -197,9 +157,6 @@ def test_index_and_shards_must_agree(tmp_path, change, message):
     write_json(tmp_path, INDEX, {"weight_map": change(shards)})
     with refused(message):
         open_tensors(str(tmp_path / INDEX))
-
-
-# Hugging Face's weights by this project's names
 
 
 @pytest.fixture
@@ -252,11 +209,9 @@ def test_includes_foreign_tensors_by_their_names(opened, caplog):
     names = ("encoders.x", "x.encoder.layer", "gamma", "Norm.gamma")
     foreign = {name: np.ones(3, "float32") for name in names}
     foreign["half"] = np.arange(3, dtype=ml_dtypes.bfloat16)
-    foreign["counts"] = np.arange(3)
     foreign["a\nb\x1b[31m" + 10**4 * "c"] = np.ones(2, bool)
     weights = opened(their_tensors() | foreign)
     assert_same_weights(Arrays(arrays("pretraining") | foreign), weights)
-    assert weights["counts"].dtype == np.int64
     assert weights.parts == set(HEADS["pretraining"].parts)
     assert not weights.explained
     [record] = caplog.records
@@ -265,13 +220,6 @@ def test_includes_foreign_tensors_by_their_names(opened, caplog):
     assert "'Norm.gamma'" in message
     assert len(message) < 500
     assert message.isprintable()
-
-
-def test_whole_parts_are_optional_except_the_encoder(opened):
-    tensors = their_tensors()
-    for gone in ("pooler", "cls.predictions", "cls.seq_rel"):
-        rest = {n: x for n, x in tensors.items() if gone not in n}
-        assert len(opened(tensors).parts - opened(rest).parts) == 1
 
 
 @pytest.mark.parametrize(
@@ -289,16 +237,10 @@ def test_refuses_weights_of_another_model(opened, name, tensor, message):
 
 
 @pytest.mark.parametrize("layers", [1, 1000])
-def test_refuses_another_number_of_layers(opened, layers, monkeypatch):
-    tensors = their_tensors()
-    if layers == 1000:  # Names of so many layers are not even generated.
-        monkeypatch.setattr(huggingface_names, "rows", None)
+def test_refuses_another_number_of_layers(opened, layers):
     config = dataclasses.replace(CONFIG, num_hidden_layers=layers)
     with refused("x.safetensors: .*layer"):
-        opened(tensors, config)
-
-
-# This project's weights by Hugging Face's names
+        opened(their_tensors(), config)
 
 
 @pytest.mark.parametrize("dtype", ["float64", ml_dtypes.bfloat16])

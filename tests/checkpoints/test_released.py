@@ -1,12 +1,13 @@
 """Google's models by name, which a local server provides."""
 
 import hashlib
+import io
 import os
 import pathlib
 import re
-import resource
 import sys
 import threading
+import zipfile
 
 import in_process
 import numpy as np
@@ -26,13 +27,14 @@ from bert_tf.jobs import output_folder
 from bert_tf.kinds.classification.job import ClassifierConfig
 from bert_tf.modeling.heads import BertPretrainer
 from bert_tf.modeling.variables import checkpoint_variables
-from tests.checkpoints.fake_models import serving, zip_of
+from tests.checkpoints.fake_hub import Answer, http_server
 from tests.checkpoints.small_models import refused
 
 NAME = "uncased_L-2_H-128_A-2"
 MODEL = f"2020_02_20/{NAME}"
 PATH = f"/models/{MODEL}.zip"
 BASE = "uncased_L-12_H-768_A-12"
+NOWHERE = "http://127.0.0.1:9/models"
 CONTENTS = {name: (name * 100).encode() + bytes(range(256)) for name in FILES}
 
 
@@ -40,19 +42,41 @@ CONTENTS = {name: (name * 100).encode() + bytes(range(256)) for name in FILES}
 def cache(tmp_path, monkeypatch):
     """An empty cache; all tests run in an empty folder, without proxies."""
     monkeypatch.setenv("BERT_TF_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("BERT_TF_MODELS_URL", "http://127.0.0.1:9/models")
+    monkeypatch.setenv("BERT_TF_MODELS_URL", NOWHERE)
     monkeypatch.setenv("no_proxy", "*")
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     return tmp_path / "cache"
 
 
+def zip_of(members):
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as zipped:
+        for name, data in members.items():
+            zipped.writestr(name, data)
+    return content.getvalue()
+
+
+class Models:
+    """Files on a web server, and what was asked of it."""
+
+    def __init__(self):
+        self.contents = {PATH: zip_of(CONTENTS)}
+        self.asked = 0
+        self.cut = None  # Bytes after which a connection is closed.
+
+    def answer(self, path):
+        self.asked += 1
+        body = self.contents.get(path)
+        return Answer(404 if body is None else 200, {}, body or b"")
+
+
 @pytest.fixture
 def server(monkeypatch):
     """A server with one model, whose checksums are not known."""
-    with serving() as models:
-        models.contents[PATH] = zip_of(CONTENTS)
-        monkeypatch.setenv("BERT_TF_MODELS_URL", models.url)
+    models = Models()
+    with http_server(models.answer, lambda: models.cut) as url:
+        monkeypatch.setenv("BERT_TF_MODELS_URL", f"{url}/models")
         yield models
 
 
@@ -87,43 +111,28 @@ def left_in(cache):
     return {path.name for path in cache.glob("*/*")}
 
 
-# Names
-
-
 def test_there_are_33_models_and_one_name_has_two():
     assert len({*MODELS.values()}) == 33
     assert len(MODELS) == 2 * 33 - 1
     assert MODELS[BASE] == f"2018_10_18/{BASE}"
     assert MODELS[f"2020_02_20/{BASE}"] == f"2020_02_20/{BASE}"
-    known = released.SHA256
-    assert len(known) == 7
-    assert {*known} < {*MODELS.values()}
+    assert {*released.SHA256} < {*MODELS.values()}
 
 
 @pytest.mark.parametrize(
     ("variables", "expected"),
     [
-        ({"BERT_TF_CACHE": "a", "XDG_CACHE_HOME": "/x"}, "HERE/a"),
-        ({"BERT_TF_CACHE": "~/a", "HOME": "/home/me"}, "/home/me/a"),
-        ({"XDG_CACHE_HOME": "/x", "HOME": "/home/me"}, "/x/bert_tf"),
-        ({"HOME": "/home/me"}, "/home/me/.cache/bert_tf"),
-        ({"BERT_TF_CACHE": "", "HOME": "/h"}, "/h/.cache/bert_tf"),
+        ({"BERT_TF_CACHE": "~/a", "XDG_CACHE_HOME": "/x"}, "/h/a"),
+        ({"XDG_CACHE_HOME": "/x"}, "/x/bert_tf"),
+        ({"BERT_TF_CACHE": ""}, "/h/.cache/bert_tf"),
     ],
 )
 def test_place_of_the_cache(monkeypatch, variables, expected):
-    for name in ("BERT_TF_CACHE", "XDG_CACHE_HOME", "HOME"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in variables.items():
+    monkeypatch.delenv("BERT_TF_CACHE")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    for name, value in {"HOME": "/h", **variables}.items():
         monkeypatch.setenv(name, value)
-    assert released._cache() == expected.replace("HERE", os.getcwd())
-
-
-def test_the_cache_is_local(monkeypatch):
-    monkeypatch.setenv("BERT_TF_CACHE", "gs://bucket/cache")
-    fails("BERT_TF_CACHE must be a local folder; got 'gs://bucket/cache'")
-
-
-# Opening checkpoints
+    assert released._cache() == expected
 
 
 def test_every_function_that_takes_a_checkpoint_takes_a_name(server, readable):
@@ -141,20 +150,13 @@ def test_every_function_that_takes_a_checkpoint_takes_a_name(server, readable):
     assert server.asked == 1
 
 
-def test_a_local_path_takes_precedence(server, readable, tmp_path):
+def test_a_local_path_takes_precedence(readable):
     pathlib.Path(NAME).mkdir()
     with refused(f"No checkpoint found in {NAME}"):
         open_pretrained(NAME)
     pathlib.Path(NAME).rmdir()
-    folder = released.download(MODEL)
-    for name in (NAME, MODEL):
-        here = pathlib.Path(name)
-        here.parent.mkdir(exist_ok=True)
-        here.symlink_to(folder)
-        assert open_pretrained(name).path == f"{name}/bert_model.ckpt"
-        here.unlink()
     # A prefix that has the name of a model.
-    for path in pathlib.Path(folder).iterdir():
+    for path in pathlib.Path(released.download(MODEL)).iterdir():
         prefix = path.name.replace("bert_model.ckpt", NAME)
         pathlib.Path(prefix).write_bytes(path.read_bytes())
     assert open_pretrained(NAME).path == NAME
@@ -164,14 +166,10 @@ def test_a_local_path_takes_precedence(server, readable, tmp_path):
     ("path", "suggestion"),
     [
         ("uncased_L-2_H-128_A-4", f" Did you mean '{NAME}'?"),
-        (NAME.lower(), f" Did you mean '{NAME}'?"),
-        (f"{NAME}/", f" Did you mean '{NAME}'?"),
         (f"{BASE}/bert_model.ckpt", f" Did you mean '{BASE}'?"),
         (f"2020_02_21/{BASE}", f" Did you mean '2020_02_20/{BASE}'?"),
-        (f"./{NAME}", ""),
         (f"/nowhere/{NAME}", ""),
         ("out/model.ckpt-10", ""),
-        ("nowhere", ""),
     ],
 )
 def test_other_paths_are_not_downloaded(server, path, suggestion):
@@ -192,13 +190,8 @@ def test_nothing_is_downloaded_without_tensorflow(server, monkeypatch):
 
 def test_scripts_accept_the_names(readable, capsys):
     with in_process.script("fill_mask", ["init_checkpoint"]) as launch:
-        words = ["--text=a [MASK]", f"--init_checkpoint={NAME}"]
-        assert launch(words) == 0
+        assert launch(["--text=a [MASK]", f"--init_checkpoint={NAME}"]) == 0
         assert capsys.readouterr().out.startswith("a [MASK]\n  [MASK] 1: ")
-        words[1] += "0"
-        assert launch(words) == 1
-        error = in_process.the_error(capsys, "fill_mask")
-    assert error.endswith(f"Did you mean '{NAME}'?")
 
 
 def test_a_name_is_not_a_path_in_the_output_folder(readable):
@@ -211,10 +204,7 @@ def test_a_name_is_not_a_path_in_the_output_folder(readable):
     assert os.listdir() == [output_folder.FACTS]
 
 
-# Downloads
-
-
-@pytest.mark.parametrize("inside", ["", f"{NAME}/", "other/"])
+@pytest.mark.parametrize("inside", ["", "other/"])
 def test_extracts_what_a_model_needs(server, cache, inside):
     """The files are at the top of the zip or in a folder."""
     members = {f"{inside}{name}": data for name, data in CONTENTS.items()}
@@ -226,11 +216,10 @@ def test_extracts_what_a_model_needs(server, cache, inside):
     assert left_in(cache) == {NAME}
 
 
-def test_the_cache_needs_no_server(server, monkeypatch, capsys):
+def test_the_cache_needs_no_server(server, capsys):
     folder = released.download(NAME)
     # A program's answers are not mixed with the progress.
     assert not capsys.readouterr().out
-    monkeypatch.setenv("BERT_TF_MODELS_URL", "http://127.0.0.1:9/models")
     assert released.download(NAME) == released.download(MODEL) == folder
     assert server.asked == 1
 
@@ -279,7 +268,6 @@ DAMAGED = bytearray(zip_of(CONTENTS))
 DAMAGED[DAMAGED.index(FILES[2].encode()) + 40] ^= 1
 REFUSED = [
     (b"<html>Log in to the network</html>", "File is not a zip file"),
-    (b"", "File is not a zip file"),
     (bytes(DAMAGED), "Bad CRC-32"),
     (zip_of({}), "the zip has no bert_config.json"),
     (None, "URL fetch failure on .* 404"),
@@ -296,14 +284,6 @@ def test_wrong_zips_do_not_enter_the_cache(server, cache, content, message):
     assert not left_in(cache)
     server.contents[PATH] = good
     assert contents_of(released.download(NAME)) == CONTENTS
-
-
-@pytest.mark.parametrize(
-    "url", ["http://127.0.0.1:9", "nothing://host", "http://["]
-)
-def test_wrong_mirrors(monkeypatch, url):
-    monkeypatch.setenv("BERT_TF_MODELS_URL", url)
-    fails(f"^Cannot get {NAME} from {re.escape(url)}")
 
 
 def test_known_checksums(server, monkeypatch):
@@ -326,15 +306,6 @@ def test_members_cannot_leave_the_folder(server, cache):
     assert found == ["vocab.txt"]
 
 
-def test_a_full_disk_or_a_cache_that_cannot_be_written(server, cache):
-    server.contents[PATH] = zip_of({**CONTENTS, "vocab.txt": b"a" * 50_000})
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, limits[1]))
-    try:
-        fails("File too large. Set .* or BERT_TF_CACHE to a writable folder")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert not left_in(cache)
-    cache.rename(cache.parent / "other")
+def test_a_cache_that_cannot_be_written(server, cache):
     cache.write_text("a file")
     fails("Cannot write .* or BERT_TF_CACHE to a writable folder")

@@ -33,14 +33,9 @@ def manager(tmp_path):
     return CheckpointManager(str(tmp_path))
 
 
-# ----------------------------------------------------------------- writing
-
-
-def test_written_tensors_are_read(tmp_path, monkeypatch):
+def test_written_tensors_are_read(tmp_path):
     prefix = str(tmp_path / "new" / "model.ckpt")
     checkpoints.write(prefix, {"other": KERNEL + 1})
-    leftover_of_a_killed_run = f"{prefix}.tmp-9.data-00000-of-00001"
-    pathlib.Path(leftover_of_a_killed_run).touch()
     tensors = {**TENSORS, "global_step": np.int64(2**40)}
     checkpoints.write(prefix, tensors)
     names = [f"model.ckpt{ending}" for ending in FILES]
@@ -51,24 +46,6 @@ def test_written_tensors_are_read(tmp_path, monkeypatch):
         np.testing.assert_array_equal(found[name], value)
         assert found[name].dtype == value.dtype
     assert "kernel" not in Reader(prefix)
-    monkeypatch.chdir(tmp_path / "new")
-    checkpoints.write("here.ckpt", TENSORS)
-    assert len(os.listdir()) == 4
-
-
-def test_a_failed_rename_keeps_the_old_checkpoint(
-    manager, tmp_path, monkeypatch
-):
-    def refuse(source, target, overwrite=False):
-        raise tf.errors.ResourceExhaustedError(None, None, "disk full\nmore")
-
-    manager.save(1, TENSORS)
-    before = sorted(os.listdir(tmp_path))
-    monkeypatch.setattr(tf.io.gfile, "rename", refuse)
-    with pytest.raises(OSError, match=r"model.ckpt-2: disk full\. It needs "):
-        manager.save(2, TENSORS)
-    assert sorted(os.listdir(tmp_path)) == before
-    assert manager.latest() == manager.prefix(1)
 
 
 def test_a_file_that_becomes_too_large_keeps_the_old_checkpoint(
@@ -84,9 +61,6 @@ def test_a_file_that_becomes_too_large_keeps_the_old_checkpoint(
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert sorted(os.listdir(tmp_path)) == before
-    (tmp_path / "file").touch()
-    with pytest.raises(OSError, match=r"write checkpoint .*file/model"):
-        checkpoints.write(str(tmp_path / "file" / "model.ckpt"), TENSORS)
 
 
 @pytest.mark.parametrize("ending", FILES)
@@ -107,9 +81,6 @@ def test_an_index_is_never_beside_the_data_of_another(
     assert os.listdir(tmp_path) == ["model.ckpt.data-00000-of-00001"]
 
 
-# ----------------------------------------------------------------- finding
-
-
 def test_a_checkpoint_is_found_by_its_prefix_files_or_folder(tmp_path):
     with pytest.raises(InputError, match=f"No checkpoint found in {tmp_path}"):
         checkpoints.find(str(tmp_path))
@@ -119,11 +90,8 @@ def test_a_checkpoint_is_found_by_its_prefix_files_or_folder(tmp_path):
     checkpoints.write(prefix, TENSORS)
     (tmp_path / "vocab.txt").touch()
     (tmp_path / "c.tmp-1.index").touch()
-    for path in (
-        *(prefix + ending for ending in ("", ".meta", *FILES)),
-        str(tmp_path),
-        f"{tmp_path}/",
-    ):
+    paths = [prefix + ending for ending in ("", ".meta", *FILES)]
+    for path in (*paths, str(tmp_path), f"{tmp_path}/"):
         assert checkpoints.find(path) == prefix
     checkpoints.write(str(tmp_path / "a"), TENSORS)
     with pytest.raises(InputError, match=f"2 checkpoints in {tmp_path}: a and"):
@@ -148,9 +116,6 @@ def test_a_path_that_tensorflow_takes_for_a_pattern(tmp_path):
         Reader(str(tmp_path / "*"))
 
 
-# ------------------------------------------------------------------ damage
-
-
 def cut(path):
     path.write_bytes(path.read_bytes()[:31])
 
@@ -166,13 +131,9 @@ def empty(path):
     path.write_bytes(b"")
 
 
-def into_text(path):
-    path.write_text("hello, world\n" * 99)
-
-
 DAMAGE = [
     pytest.param(damage, ending, id=f"{damage.__name__}-{ending}")
-    for damage in (cut, flip, empty, into_text, pathlib.Path.unlink)
+    for damage in (cut, flip, empty, pathlib.Path.unlink)
     for ending in FILES
     # Without its index it is not a checkpoint.
     if not (damage is pathlib.Path.unlink and ending == ".index")
@@ -211,22 +172,17 @@ def test_all_checkpoints_are_damaged(manager, tmp_path):
         manager.latest()
 
 
-# --------------------------------------------------------- training folders
-
-
 @pytest.mark.parametrize(
     ("keep", "steps"), [(3, [9, 10, 11]), (0, [1, 2, 9, 10, 11])]
 )
 def test_the_newest_checkpoints_are_kept(tmp_path, keep, steps):
-    for name in ("index", "meta", "data-00000-of-00002"):  # Of TF1.
-        (tmp_path / f"model.ckpt-1.{name}").touch()
+    (tmp_path / "model.ckpt-1.meta").touch()  # Of TF1.
     manager = CheckpointManager(str(tmp_path), keep=keep)
     for step in (1, 2, 9, 10, 11):
         manager.save(step, TENSORS)
     assert manager.steps() == steps
     if keep:
         assert set(os.listdir(tmp_path)) == {"checkpoint"} | files_of(*steps)
-    # TF1 finds them too.
     state = tf.train.get_checkpoint_state(str(tmp_path))
     assert state.model_checkpoint_path == manager.prefix(11)
     kept = list(state.all_model_checkpoint_paths)
@@ -235,9 +191,8 @@ def test_the_newest_checkpoints_are_kept(tmp_path, keep, steps):
 
 def test_only_complete_checkpoints_count(manager, tmp_path):
     absent = CheckpointManager(str(tmp_path / "not there"))
-    for empty_one in (manager, absent):
-        assert empty_one.steps() == []
-        assert empty_one.latest() is None
+    assert manager.steps() == absent.steps() == []
+    assert manager.latest() is absent.latest() is None
     manager.save(5, TENSORS)
     left_by_killed_runs = {
         "model.ckpt-7.tmp-123.index",
@@ -252,9 +207,6 @@ def test_only_complete_checkpoints_count(manager, tmp_path):
     manager.save(8, TENSORS)
     names = {"checkpoint"} | files_of(5, 8) | of_others
     assert set(os.listdir(tmp_path)) == names
-
-
-# --------------------------------------------------------------------- TF1
 
 
 def test_tf1s_saver_reads_our_checkpoints(manager, tmp_path):

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from bert_tf.checkpoints import conversion, keras_files, tf1
-from bert_tf.checkpoints.checkpoint import WRITTEN_FORMATS
 from bert_tf.checkpoints.huggingface_names import HEADS
 from bert_tf.checkpoints.keras_files import (
     ModelWeights,
@@ -41,9 +40,6 @@ CLASSES = {
 }
 
 
-# TF1 checkpoints
-
-
 def test_without_metadata_the_names_determine_the_head(tmp_path):
     tf1.write_pretrained(str(tmp_path), pretrained("pretraining"))
     (tmp_path / "bert_tf.json").unlink()
@@ -59,53 +55,22 @@ def test_without_metadata_the_names_determine_the_head(tmp_path):
     assert tf1.head_of([*arrays("span"), *arrays("classifier")]) is None
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"vocab_size": 10**7, "hidden_size": 9_000}, r"\[10000000, 9000\]"),
-        ({"num_hidden_layers": 1_000}, "layer_2/attention.*, found none"),
-    ],
-)
-def test_sizes_are_compared_before_a_model_is_made(tmp_path, changes, message):
-    """Such a model would need 360 GB, or minutes."""
+def test_sizes_are_compared_before_a_model_is_made(tmp_path):
+    """Such a model would need 360 GB."""
     tf1.write_pretrained(str(tmp_path), pretrained("encoder"))
-    config = dataclasses.replace(CONFIG, **changes)
+    config = dataclasses.replace(CONFIG, vocab_size=10**7, hidden_size=9_000)
     (tmp_path / "bert_config.json").write_text(config.to_json_string())
-    with refused(message):
+    with refused(r"\[10000000, 9000\]"):
         BertModel.from_pretrained(tmp_path)
 
 
-@pytest.mark.parametrize("ending", [tf1.INDEX, tf1.DATA])
-def test_a_pipe_is_not_a_checkpoint(tmp_path, ending):
+def test_a_pipe_is_not_a_checkpoint(tmp_path):
     tf1.write_pretrained(str(tmp_path), pretrained("encoder"))
-    path = tmp_path / f"{tf1.PREFIX}{ending}"
+    path = tmp_path / f"{tf1.PREFIX}{tf1.DATA}"
     path.unlink()
     os.mkfifo(path)
     with refused(f"{path}: this is not a file"):
         tf1.read(str(tmp_path / tf1.PREFIX))
-
-
-def test_an_optimizer_is_written_as_a_training_checkpoint(tmp_path):
-    whole = pretrained("pretraining")
-    kept = slots(whole.weights, step=23)
-    tf1.write_pretrained(str(tmp_path), whole, kept)
-    manager = tf1.CheckpointManager(str(tmp_path))
-    assert manager.steps() == [23]
-    reader = tf1.Reader(manager.latest())
-    assert_same_weights(reader, Arrays({**whole.weights, **kept}))
-    assert tf1.read(str(tmp_path)).config == whole.config
-
-
-def test_a_config_is_optional_but_checked(tmp_path):
-    weights = {"bert/embeddings/word_embeddings": np.ones((2, 3), "f4")}
-    tf1.write(str(tmp_path / "x.ckpt"), weights)
-    read = tf1.read(str(tmp_path))
-    assert read.config is None
-    assert read.vocab is None
-    assert_same_weights(read.weights, Arrays(weights))
-    (tmp_path / "bert_config.json").write_text('{"vocab_size": -1}')
-    with refused(r"bert_config\.json"):
-        tf1.read(str(tmp_path))
 
 
 def test_reads_a_checkpoint_that_tf1_wrote(shared_data):
@@ -119,8 +84,7 @@ def test_reads_a_checkpoint_that_tf1_wrote(shared_data):
 
 @pytest.mark.parametrize(
     ("to", "bad"),
-    [(to, np.nan) for to in WRITTEN_FORMATS]
-    + [("google", -np.inf), ("huggingface", 3e38)],
+    [("keras", np.nan), ("google", -np.inf), ("huggingface", 3e38)],
 )
 def test_weights_that_are_not_finite_are_refused(tmp_path, to, bad):
     source = pretrained("classifier")
@@ -137,9 +101,6 @@ def test_weights_that_are_not_finite_are_refused(tmp_path, to, bad):
             load_model(tmp_path / "model.keras")
 
 
-# Models and .keras files
-
-
 @pytest.mark.parametrize("head", HEADS)
 def test_builds_the_class_of_the_head_with_its_weights(head):
     whole = pretrained(head)
@@ -152,12 +113,6 @@ def test_builds_the_class_of_the_head_with_its_weights(head):
     assert_same_weights(same, whole.weights)
     if head in CLASSES:
         assert set(ours.shapes) == set(whole.weights)
-
-
-def test_refuses_to_build_another_model():
-    config = dataclasses.replace(CONFIG, intermediate_size=16)
-    with refused("intermediate/dense/kernel"):
-        build_model(dataclasses.replace(pretrained("encoder"), config=config))
 
 
 def test_reads_a_custom_model(tmp_path):
@@ -184,37 +139,13 @@ def rewrite(path, change):
             archive.writestr(name, content)
 
 
-def nest_json(path):
-    """Replaces config.json by lists that are nested too deeply for JSON."""
-    rewrite(path, lambda _: b"[" * 99_999 + b"]" * 99_999)
-
-
-def change_entry(offset, value):
-    """Changes the entry of config.json in the directory of the zip file."""
-
-    def damage(path):
-        content = bytearray(path.read_bytes())
-        entry = content.rindex(b"config.json") - 46
-        assert content[entry:].startswith(b"PK\x01\x02")
-        content[entry + offset] = value
-        path.write_bytes(content)
-
-    return damage
-
-
 @pytest.mark.parametrize(
     "damage",
     [
         lambda path: path.unlink(),
-        lambda path: path.write_bytes(b"PK\x03\x04 no"),
         lambda path: path.write_bytes(path.read_bytes()[:-999]),
-        nest_json,
-        # Encrypted; compressed by an unknown method; a name of 200 characters,
-        # which zipfile puts into its message; at another offset.
-        change_entry(8, 1),
-        change_entry(10, 77),
-        change_entry(28, 200),
-        change_entry(42, 3),
+        # Lists that are nested too deeply for JSON.
+        lambda path: rewrite(path, lambda _: b"[" * 99_999 + b"]" * 99_999),
     ],
 )
 def test_refuses_a_damaged_file(tmp_path, damage):
@@ -239,18 +170,8 @@ def test_runs_no_code_from_a_file(tmp_path, read):
         read(path)
 
 
-@pytest.mark.parametrize(
-    ("path", "message"),
-    [
-        ("missing", "missing: there is no such file"),
-        ("", r"model\.keras: there is no such file"),
-        ("text", "text: .*File is not a zip file"),
-    ],
-)
-def test_load_model_names_what_it_cannot_load(tmp_path, path, message):
-    (tmp_path / "text").write_text("hello")
-    with refused(message):
-        load_model(tmp_path / path)
-    for wrong in (None, 3, BertModel(CONFIG)):
-        with refused("path must be a string or a pathlib.Path; got"):
-            load_model(wrong)
+def test_load_model_names_what_it_cannot_load(tmp_path):
+    with refused(r"model\.keras: there is no such file"):
+        load_model(tmp_path)
+    with refused("path must be a string or a pathlib.Path; got None"):
+        load_model(None)

@@ -1,10 +1,8 @@
 import dataclasses
-import functools
 import gzip
 import hashlib
 import json
 import os
-import pathlib
 import re
 
 import numpy as np
@@ -14,16 +12,15 @@ import tensorflow as tf
 from bert_tf.base import files
 from bert_tf.corpus import creation
 from bert_tf.corpus import text as text_module
-from bert_tf.corpus.creation import Chunk, OutputPlan
 from bert_tf.corpus.settings import (
     CLUSTER_SIZES,
     DEFAULT_SIZES,
     CreationConfig,
     PieceSizes,
 )
-from bert_tf.corpus.text import EncodedBlock, TextBlock
-from bert_tf.data import records
+from bert_tf.data import pipeline, records
 from bert_tf.errors import InputError
+from tests.corpus import engine_checks
 from tests.text_corpora import SPECIALS, WORDS, write_text
 
 # They divide a small text into many pieces of work.
@@ -33,9 +30,6 @@ SMALL = PieceSizes(sentences=11, instances=23)
 def make_config(text="a", output="b", vocab_file="c", **settings):
     settings = {"max_seq_length": 31, "dupe_factor": 3, **settings}
     return CreationConfig(str(text), str(output), str(vocab_file), **settings)
-
-
-# Options.
 
 
 @pytest.mark.parametrize(
@@ -57,8 +51,6 @@ def test_output_paths(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     for output, message in [
         (f"x,{tmp_path}/pipe", f"{tmp_path}/pipe: this is not a file"),
-        ("a", "output a would overwrite the text a"),
-        ("x,./c", "output ./c would overwrite the vocabulary c"),
         ("x,y, ./x", "output ./x would overwrite the output x"),
         ("q/x,q/manifest.x.json", "manifest q/manifest.x.json would overwrite"),
     ]:
@@ -66,114 +58,20 @@ def test_output_paths(tmp_path):
             make_config(output=output).output_paths(["a"])
 
 
-# Chunks of the output files.
-
-
-@pytest.mark.parametrize("total", [3, 4, 61, 1021])
-@pytest.mark.parametrize("chunk_size", [1, 7, 2048])
-def test_chunks_hold_every_rank_once_in_equal_shares(total, chunk_size):
-    plan = OutputPlan(("a", "b.gz", "c"), total, chunk_size)
-    starts = plan.chunk_starts(np.arange(total))
-    ranks, shares = [], [0, 0, 0]
-    for chunk in plan.chunks():
-        size = chunk.stop - chunk.first
-        assert 0 < size <= chunk_size
-        assert chunk.total == total
-        assert chunk.is_compressed == (chunk.shard == 1)
-        shares[chunk.shard] += size
-        ranks += range(chunk.first, chunk.stop)
-        assert (starts[chunk.first : chunk.stop] == chunk.first).all()
-        assert plan.chunk(chunk.first) == chunk
-    assert ranks == list(range(total))
-    assert max(shares) - min(shares) <= 1
-
-
-# The stages, on their own.
-
-
-@pytest.fixture
-def stage_config(write):
-    words = [*SPECIALS, "wa", "wb", "wc", "##1"]
-    path = write("\n".join(words), "stages.txt")
-    return CreationConfig("", "", path, max_seq_length=13)
-
-
-@pytest.fixture
-def folder(tmp_path, stage_config):
-    """A scratch folder as the first two stages leave it."""
-    text = b"wa wb1\nwb\nwc wa wa\n\nwb wb\nwa1\n" * 40
-    encoded = creation.encode(stage_config, TextBlock("text", 0, text))
-    text_module.write_corpus(str(tmp_path), [encoded])
-    spans = cut(stage_config, str(tmp_path), 0, len(encoded.lengths))
-    spans.tofile(tmp_path / creation.SPANS)
-    return str(tmp_path)
-
-
-def cut(config, folder, first, stop):
-    return creation.cut(config, folder, 1000, (first, stop))
-
-
-def test_the_vocabulary_of_a_job(stage_config, write):
-    vocabulary = creation.load_vocabulary(stage_config)
-    assert vocabulary.unk_id == 1
-    assert (vocabulary.cls_id, vocabulary.sep_id) == (2, 3)
-    assert vocabulary.masking.mask_id == 4
-    assert vocabulary.masking.special_ids == (2, 3)
-    assert vocabulary.masking.replaceable_ids.tolist() == [6, 7, 8, 9]
-    assert np.flatnonzero(vocabulary.masking.continuation).tolist() == [9]
+def test_the_vocabulary_of_a_job(write):
     for size, dtype in (256, np.uint8), (257, np.uint16), (2**17, np.uint32):
         words = [*SPECIALS, *(f"x{number}" for number in range(size - 6))]
-        path = write("\n".join(words), f"{size}.txt")
-        config = dataclasses.replace(stage_config, vocab_file=path)
+        config = make_config(vocab_file=write("\n".join(words), f"{size}.txt"))
         assert creation.load_vocabulary(config).token_dtype == dtype
-    config = dataclasses.replace(
-        stage_config, vocab_file=write("[PAD]\n[UNK]\nwa\n")
-    )
+    config = make_config(vocab_file=write("[PAD]\n[UNK]\nwa\n"))
     with pytest.raises(InputError, match=r"\[CLS\].*\[SEP\].*\[MASK\]"):
         creation.load_vocabulary(config)
 
 
-def test_the_seed_affects_each_stage(stage_config, folder):
-    other = dataclasses.replace(stage_config, random_seed=1)
-    spans = [cut(config, folder, 0, 200) for config in (stage_config, other)]
-    assert spans[0].tobytes() != spans[1].tobytes()
-    chunk = Chunk(0, 0, 20, 101, False)
-    numbers = [
-        creation.chunk_numbers(config, chunk).tolist()
-        for config in (stage_config, other)
-    ]
-    assert numbers[0] != numbers[1]
-    # The same instances under other numbers or seeds are masked differently.
-    tokens = np.fromfile(f"{folder}/{text_module.TOKENS}", np.uint8)
-    read = functools.partial(text_module.take_slices, tokens)
-    written = [
-        creation.serialize_chunk(config, chunk, spans[0][:20], read).data
-        for config, chunk in [
-            (stage_config, chunk),
-            (stage_config, chunk),
-            (other, chunk),
-            (stage_config, Chunk(0, 20, 40, 101, False)),
-        ]
-    ]
-    assert written[0] == written[1]
-    assert len(set(written)) == 3
-
-
-# The whole job.
-
-
 def read(paths, config):
-    """All records, parsed as in the original."""
-    spec = {
-        feature.name: tf.io.FixedLenFeature(feature.shape, feature.dtype)
-        for feature in config.schema
-    }
-    rows = []
-    for path in map(str, paths):
-        kind = "GZIP" if path.endswith(".gz") else ""
-        for batch in tf.data.TFRecordDataset(path, kind).batch(10_000):
-            rows.append(tf.io.parse_example(batch, spec))
-    return {name: np.concatenate([row[name] for row in rows]) for name in spec}
+    """All records of several files."""
+    parts = [pipeline.load(str(path), config.schema).arrays for path in paths]
+    return {k: np.concatenate([part[k] for part in parts]) for k in parts[0]}
 
 
 def unmasked(rows):
@@ -277,11 +175,8 @@ def test_the_manifest_describes_the_records(tmp_path, vocab_file):
     assert counts["instances"] == sum(sizes) == len(rows["input_ids"])
     assert counts["random_next"] == rows["next_sentence_labels"].sum()
     assert counts["instance_tokens"] == rows["input_mask"].sum()
-    assert rows["masked_lm_weights"].sum() == (
-        counts["masked_as_mask"]
-        + counts["masked_as_random"]
-        + counts["masked_as_kept"]
-    )
+    masked = [counts[f"masked_as_{how}"] for how in ("mask", "random", "kept")]
+    assert sum(masked) == rows["masked_lm_weights"].sum()
     # Segments are consecutive words of the text.
     vocab = SPECIALS + WORDS
     pieces = " ".join(
@@ -335,7 +230,11 @@ SINGLE = {
 
 @pytest.mark.parametrize(
     ("settings", "digest"),
-    [({}, "b2cc046f315980ce"), (SINGLE, "b5e16ec621207102")],
+    [
+        ({}, "b2cc046f315980ce"),
+        ({"random_seed": 1}, "372e9179c6b7ac43"),
+        (SINGLE, "b5e16ec621207102"),
+    ],
 )
 def test_records_stay_the_same_between_versions(
     tmp_path, shared_data, settings, digest
@@ -351,94 +250,66 @@ def test_records_stay_the_same_between_versions(
     assert hashlib.sha256(data).hexdigest().startswith(digest)
 
 
-JSONL = {"input_format": "jsonl"}
-MANY = {"output": ",".join(f"out/{i}" for i in range(99))}
-
-
 @pytest.mark.parametrize(
     ("text", "settings", "message"),
     [
         (b"\n \n", {}, "text.txt` has only blank lines"),
-        (b"wa\nwb\n", {}, r"found 1 document\(s\), 2 .*Put blank .*`next_sent"),
         (b"wa\n\nwb\n\nwc\n", {}, r"3 document\(s\), 3 .*Put .*`next_"),
-        (b"wa\nwb\n\nwc\xff\n", {}, r"text\.txt:4: byte 0xff"),
         (
             b'{"text": "wa\\nwb"}',
-            JSONL,
-            r"1 document\(s\), 2 .*End .*`next_sentence=F",
+            {"input_format": "jsonl"},
+            r"1 document\(s\), 2 .*End each sentence in 'text' with \\n or",
         ),
-        (
-            b'{"text": "wa"}\n{"text": "wb"}',
-            JSONL,
-            r"End each sentence in 'text' with \\n or",
-        ),
-        (b'{"text": "wa"}\n{"txt": 1}', JSONL, r"text\.txt:2: .*'text'"),
-        (b"wa\nwb\n\nwc\n", MANY, "instances for 99 files"),
-        (b"wa\nwb\n\nwc\n", {"output": "text.txt/x/0"}, "Cannot write"),
     ],
 )
-def test_unusable_texts_leave_existing_files(
-    write, tmp_path, monkeypatch, vocab_file, text, settings, message
-):
-    monkeypatch.chdir(tmp_path)
-    write(text, "text.txt")
-    os.mkdir("out")
-    write(b"old", "out/0")
-    settings = {"output": "out/0", **settings}
-    config = make_config("text.txt", vocab_file=vocab_file, **settings)
+def test_texts_without_pairs(write, vocab_file, text, settings, message):
+    path = write(text, "text.txt")
+    config = make_config(path, f"{path}.out", vocab_file, **settings)
     with pytest.raises(InputError, match=message):
         creation.create(config, 1)
-    assert os.listdir("out") == ["0"]
-    assert pathlib.Path("out/0").read_bytes() == b"old"
 
 
-# Checks of the text and of the instances.
-
-FINE = {
-    "tokens": 1000,
-    "sentences": 100,
-    "unknown_tokens": 100,
-    "sentences_longer_than_an_instance": 3,
-    "tokens_beyond_an_instance": 50,
-}
-
-
-def test_tokens_are_counted(stage_config):
-    block = EncodedBlock(
-        *("a.txt", 20),
-        tokens=np.array([*[6] * 10, 1, *[6] * 6, 1]),
-        lengths=np.array([1, 12, 5]),
-        breaks=np.array([0]),
+@engine_checks.UNUSABLE
+def test_unusable_texts_leave_existing_files(
+    tmp_path, vocab_file, text, outputs, message
+):
+    engine_checks.assert_existing_files_are_left(
+        lambda config: creation.create(config, 1),
+        make_config(vocab_file=vocab_file),
+        tmp_path,
+        text,
+        outputs,
+        message,
     )
-    assert creation.token_counts(stage_config, block) == {
-        "tokens": 18,
-        "sentences": 3,
-        "unknown_tokens": 2,
-        "sentences_longer_than_an_instance": 1,
-        "tokens_beyond_an_instance": 2,
-    }
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "warning"),
+    ("line", "counts", "warning"),
     [
-        ("unknown_tokens", 101, "10 % of the tokens are [UNK]"),
-        ("tokens_beyond_an_instance", 51, "3 of 100 lines are longer"),
+        ("wa " * 29, (2, 41, 1, 1, 1), None),
+        ("wa " * 31, (2, 43, 1, 1, 3), "1 of 4 lines are longer"),
+        ("zz " * 5, (2, 17, 6, 0, 0), "35 % of the tokens are [UNK]"),
     ],
 )
-def test_suspicious_statistics_are_warned_of(caplog, name, value, warning):
-    creation.check_instances(make_config(), FINE)
-    assert not caplog.records
-    creation.check_instances(make_config(), {**FINE, name: value})
-    [record] = caplog.records
-    assert warning in record.message
-    single = make_config(next_sentence=False)
-    caplog.clear()
-    creation.check_instances(single, {**FINE, name: value})
-    assert len(caplog.records) == (name != "tokens_beyond_an_instance")
-
-
-# What other jobs read from the manifest.
+def test_suspicious_texts_are_warned_of(
+    write, vocab_file, warnings, line, counts, warning
+):
+    """An instance has 28 tokens; a single segment loses none."""
+    path = write(f"wa wa wa\n{line}\n\nwa wa wa wa wa zz\nwa wa wa\n")
+    config = make_config(path, f"{path}.out", vocab_file)
+    found = creation.create(config, 1)["counts"]
+    names = (
+        "documents",
+        "tokens",
+        "unknown_tokens",
+        "sentences_longer_than_an_instance",
+        "tokens_beyond_an_instance",
+    )
+    assert tuple(found[name] for name in names) == counts
+    assert [warning in line for line in warnings] == [True] * bool(warning)
+    warnings.clear()
+    creation.create(dataclasses.replace(config, next_sentence=False), 1)
+    assert len(warnings) == ("[UNK]" in str(warning))
 
 
 def test_casing_and_next_sentences_are_read_from_manifests(tmp_path):

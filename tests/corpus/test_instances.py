@@ -1,9 +1,10 @@
 import random
+from unittest import mock
 
 import numpy as np
 import pytest
 
-from bert_tf.corpus import instances
+from bert_tf.corpus import creation, instances, text
 from bert_tf.corpus.settings import CreationConfig
 from bert_tf.corpus.text import Corpus
 from bert_tf.data import randomness
@@ -15,10 +16,7 @@ def make_corpus(sentences_per_document, max_sentence_length, scale=1):
     rng = np.random.default_rng(1)
     counts = rng.integers(1, 2 * sentences_per_document, 37)
     lengths = rng.integers(1, max_sentence_length + 1, counts.sum()) * scale
-    return Corpus(
-        np.concatenate([[0], np.cumsum(lengths)]),
-        np.concatenate([[0], np.cumsum(counts)]),
-    )
+    return Corpus(np.cumsum([0, *lengths]), np.cumsum([0, *counts]))
 
 
 def make_spans(corpus, passes=3, seed=0, section=None, size=1000, **settings):
@@ -30,17 +28,9 @@ def make_spans(corpus, passes=3, seed=0, section=None, size=1000, **settings):
         random_seed=seed,
         **{"short_seq_prob": 0.0, **settings},
     )
-    section = corpus.section(*(section or (0, corpus.num_sentences)))
-    if not config.next_sentence:
-        return instances.single_spans(config, section, size)
-    drafts = instances.draft_pairs(config, section, size, corpus.num_documents)
-    # Complete the pairs whose B comes from another document.
-    is_random = drafts["is_random_next"]
-    asking = drafts[is_random]
-    first, end = corpus.sentence_range(asking["other_document"])
-    instances.place_random_b(asking, corpus, first, end - first, size)
-    drafts[is_random] = asking
-    return instances.truncate(drafts, config.max_text_tokens)
+    bounds = section or (0, corpus.num_sentences)
+    with mock.patch.object(Corpus, "open", return_value=corpus):
+        return creation.cut(config, "", size, bounds)
 
 
 def document_of(corpus, token):
@@ -135,9 +125,7 @@ def test_sections_give_the_instances_of_the_corpus(next_sentence, size):
 
 def test_passes_documents_and_seeds_are_cut_differently():
     lengths = np.tile([3, 1, 4, 1, 5, 9, 2, 6], 50)
-    corpus = Corpus(
-        np.concatenate([[0], np.cumsum(lengths)]), np.array([0, 200, 400])
-    )
+    corpus = Corpus(np.cumsum([0, *lengths]), np.array([0, 200, 400]))
     found = []
     for seed in 0, 1:
         spans = make_spans(corpus, passes=2, seed=seed, short_seq_prob=0.5)
@@ -195,11 +183,9 @@ def test_single_segments_tile_the_documents(longest, short_seq_prob):
     assert (spans["a_length"] > 0).all()
     assert (spans["a_length"] <= ROOM + 1).all()
     assert not spans["b_length"].any()
-    assert not spans["is_random_next"].any()
     ends = spans["a_start"] + spans["a_length"]
-    np.testing.assert_array_equal(
-        document_of(corpus, spans["a_start"]), document_of(corpus, ends - 1)
-    )
+    owners = document_of(corpus, ends - 1)
+    np.testing.assert_array_equal(document_of(corpus, spans["a_start"]), owners)
     assert (count_tokens(corpus, spans) == 4).all()
     if longest <= ROOM and not short_seq_prob:
         # They end with the last sentence that fits.
@@ -211,27 +197,23 @@ def test_single_segments_tile_the_documents(longest, short_seq_prob):
 
 
 def test_gather_puts_segments_between_specials():
-    spans = np.array(
-        [(7, 31, 2, 3, True), (50, 0, 4, 0, False), (3, 9, 1, 6, False)],
-        instances.SPAN,
+    spans = np.array([(7, 31, 2, 3, True), (3, 0, 4, 0, False)], instances.SPAN)
+    sequences = instances.gather(
+        lambda *slices: text.take_slices(np.arange(50), *slices),
+        spans,
+        9,
+        98,
+        99,
     )
-
-    def read(starts, lengths):
-        """Reads a corpus whose tokens are their positions."""
-        slices = zip(starts, starts + lengths, strict=True)
-        return np.concatenate([np.arange(*ends) for ends in slices])
-
-    sequences = instances.gather(read, spans, 10, cls_id=900, sep_id=901)
     assert sequences["input_ids"].tolist() == [
-        [900, 7, 8, 901, 31, 32, 33, 901, 0, 0],
-        [900, 50, 51, 52, 53, 901, 0, 0, 0, 0],
-        [900, 3, 901, 9, 10, 11, 12, 13, 14, 901],
+        [98, 7, 8, 99, 31, 32, 33, 99, 0],
+        [98, 3, 4, 5, 6, 99, 0, 0, 0],
     ]
-    np.testing.assert_array_equal(
-        sequences["input_mask"], sequences["input_ids"] != 0
-    )
+    assert sequences["input_mask"].tolist() == [
+        [1] * 8 + [0],
+        [1] * 6 + [0] * 3,
+    ]
     assert sequences["segment_ids"].tolist() == [
-        [0, 0, 0, 0, 1, 1, 1, 1, 0, 0],
-        [0] * 10,
-        [0, 0, 0, 1, 1, 1, 1, 1, 1, 1],
+        [0, 0, 0, 0, 1, 1, 1, 1, 0],
+        [0] * 9,
     ]

@@ -76,16 +76,11 @@ def test_floats_get_the_default_dtype_of_keras():
         {"x": X.tolist(), "y": Y},
         {"x": [X, X], "y": Y},
         {"x": np.array(["a", "b"]), "y": Y[:2]},
-        {"x": X[:0], "y": Y[:0]},
         {"x": X, "y": Y[:3]},
-        {"x": X, "y": None, "sample_weight": WEIGHTS},
         {"x": X, "y": Y, "class_weight": {0: 2.0}},
         {"x": X, "y": Y, "steps_per_epoch": 2},
-        {"x": X, "y": Y, "validation_split": 0.2},
-        {"x": X, "y": Y, "shuffle": "batch"},
         {"x": X, "y": Y, "validation_data": (X.tolist(), Y)},
         {"x": iter([(X, Y)])},
-        {"x": None},
     ],
 )
 def test_keras_reads_the_rest(given):
@@ -109,9 +104,8 @@ def test_the_arrays_of_models_have_no_tuning_thread(monkeypatch, eagerly):
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile("sgd", loss)
     model.fit(inputs, labels, validation_data=(inputs, labels), verbose=0)
-    model.evaluate(inputs, labels, verbose=0)
     model.predict(inputs, verbose=0)
     small_bert.make(BertModel).predict(inputs, verbose=0)
     # Keras also reads the first batch to build a model.
-    assert len({id(dataset) for dataset in datasets}) == 5
+    assert len({id(dataset) for dataset in datasets}) == 4
     assert not any(dataset.options().autotune.enabled for dataset in datasets)

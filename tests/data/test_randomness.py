@@ -16,23 +16,6 @@ def test_the_numbers_are_splitmix64s():
     assert first == [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x6C45D188009454F]
 
 
-def test_a_key_depends_on_its_own_name_only():
-    rng = np.random.default_rng(0)
-    documents, passes = rng.integers(0, 10**12, (2, 301))
-    every = randomness.keys(SEED, documents, passes)
-    some = rng.permutation(301)[:97]
-    np.testing.assert_array_equal(
-        randomness.keys(SEED, documents[some], passes[some]), every[some]
-    )
-    tosses = rng.choice([0, 3, 64, 129, 500], 301)
-    for function in (
-        lambda rows: randomness.uniform(every[rows], tosses[rows]),
-        lambda rows: randomness.heads(every[rows], 5, tosses[rows]),
-    ):
-        whole = function(np.arange(301))
-        np.testing.assert_array_equal(function(some), whole[some])
-
-
 def test_different_names_have_different_keys():
     first, second = np.divmod(np.arange(300 * 300), 300)
     found = [
@@ -41,12 +24,9 @@ def test_different_names_have_different_keys():
         for names in [(first, second), (first + 300, second)]
     ]
     assert len(np.unique(np.concatenate(found))) == 6 * 300 * 300
-    parents = randomness.keys(SEED, np.arange(300))
-    children = [randomness.subkeys(parents, name) for name in range(300)]
-    assert len(np.unique(np.concatenate(children))) == 300 * 300
 
 
-def test_numbers_are_spread_evenly_and_uncorrelated():
+def test_numbers_are_spread_evenly():
     keys = randomness.keys(SEED, np.arange(300))
     numbers = randomness.uniform(keys[:, np.newaxis], np.arange(300))
     assert 0 <= numbers.min() < 1e-4
@@ -55,24 +35,14 @@ def test_numbers_are_spread_evenly_and_uncorrelated():
         assert (np.abs(numbers.mean(axis) - 0.5) < 0.08).all()
     cells = np.histogram(numbers, bins=100, range=(0, 1))[0]
     assert 55 < ((cells - 900) ** 2 / 900).sum() < 155  # 99 degrees.
-    upper = np.triu_indices(300, 1)
-    for left, right in [
-        (numbers[1:], numbers[:-1]),
-        (numbers[:, 1:], numbers[:, :-1]),
-        (numbers[upper], numbers.T[upper]),
-    ]:
-        pairs = np.corrcoef(left.ravel(), right.ravel())
-        assert abs(pairs[0, 1]) < 4 / np.sqrt(left.size)
 
 
-@pytest.mark.parametrize("limit", [1, 2, 7, 1000])
+@pytest.mark.parametrize("limit", [1, 7, 1000])
 def test_integers_below_a_limit_are_equally_likely(limit):
     keys = randomness.keys(SEED, np.arange(20_000))
-    numbers = randomness.below(keys, 3, np.full(20_000, limit))
-    counts = np.bincount(numbers, minlength=limit)
-    expected = 20_000 / limit
+    counts = np.bincount(randomness.below(keys, 3, limit), minlength=limit)
     assert len(counts) == limit
-    chi_square = ((counts - expected) ** 2 / expected).sum()
+    chi_square = ((counts - 20_000 / limit) ** 2).sum() * limit / 20_000
     assert abs(chi_square - (limit - 1)) <= 4 * np.sqrt(2 * limit)
 
 
@@ -94,38 +64,22 @@ def test_heads_are_binomial(tosses):
     assert abs(heads.std() - spread) <= 0.04 * spread
 
 
-# Shuffles.
-
-
-@pytest.mark.parametrize(
-    "size", [1, 2, 3, 4, 5, 7, 16, 17, 97, 1021, 65536, 65537, 10**13 + 37]
-)
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 16, 17, 97, 65537])
 def test_a_shuffle_has_each_position_once(size):
-    """A huge one is computed for some ranks alone."""
-    if size < 10**6:
-        positions = permute(np.arange(size), size, seed=(5, 1))
-        np.testing.assert_array_equal(np.sort(positions), np.arange(size))
-    ranks = np.unique(np.linspace(0, size - 1, 211).astype(np.int64))
-    some = permute(ranks, size, seed=(5, 1))
-    assert some.dtype == np.int64
-    if size < 10**6:
-        np.testing.assert_array_equal(some, positions[ranks])
-    assert (some >= 0).all()
-    assert (some < size).all()
-    np.testing.assert_array_equal(unpermute(some, size, (5, 1)), ranks)
+    ranks = np.arange(size)
+    positions = permute(ranks, size, seed=(5, 1))
+    np.testing.assert_array_equal(np.sort(positions), ranks)
+    np.testing.assert_array_equal(unpermute(positions, size, (5, 1)), ranks)
+    some = permute(ranks[::7], size, seed=(5, 1))
+    np.testing.assert_array_equal(some, positions[::7])
 
 
-def test_neighbors_are_separated():
-    size = 100_003
-    positions = permute(np.arange(size), size, seed=11)
-    correlation = np.corrcoef(np.arange(size), positions)[0, 1]
-    assert abs(correlation) < 4 / np.sqrt(size)
-    # In a random order, about two pairs of neighbors stay neighbors.
-    assert (np.abs(np.diff(positions)) == 1).sum() < 15
-    cells = np.histogram2d(np.arange(size), positions, bins=10)[0]
-    expected = size / 100
-    chi_square = ((cells - expected) ** 2 / expected).sum()
-    assert 40 < chi_square < 140  # 81 degrees of freedom
+def test_a_huge_shuffle_is_computed_for_some_ranks_alone():
+    size = 10**13 + 37
+    ranks = np.linspace(0, size - 1, 211).astype(np.int64)
+    positions = permute(ranks, size, seed=7)
+    assert 0 <= positions.min() < positions.max() < size
+    np.testing.assert_array_equal(unpermute(positions, size, 7), ranks)
 
 
 def test_all_pairs_of_positions_are_equally_likely():

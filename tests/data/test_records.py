@@ -37,13 +37,9 @@ def error_of(function, *args):
     return str(caught.value)
 
 
-# --------------------------------------------------------- encode_batch
-
 # The widths of varints change here, and the number ranges end.
-EDGES = sorted(
-    {0, -1, -(2**31), -(2**63), 2**63 - 1}
-    | {2**bits + step for bits in range(7, 63, 7) for step in (-1, 0)}
-)
+EDGES = [0, -1, -(2**31), -(2**63), 2**63 - 1]
+EDGES += [2**bits + step for bits in range(7, 63, 7) for step in (-1, 0)]
 ODD_SCHEMA = (
     Feature("z", (5,)),
     Feature("a", (2, 3), "float32"),
@@ -107,19 +103,10 @@ def test_every_kind_of_array_is_encoded():
     assert wide.tolist() == [[300, 70_000, 2**40]]
 
 
-@pytest.mark.parametrize(
-    "values",
-    [np.zeros((2, 4), int), np.zeros(2, int), np.zeros((2, 3)), [["a"] * 3]],
-)
+@pytest.mark.parametrize("values", [np.zeros((2, 4), int), np.zeros((2, 3))])
 def test_arrays_that_do_not_fit_the_schema_are_refused(values):
     with pytest.raises(ValueError, match=r"x must be int64 .* 3\]"):
         records.encode_batch((Feature("x", (3,)),), {"x": values})
-    uneven = {"x": np.zeros((3, 3), int), "y": np.zeros(2, int)}
-    with pytest.raises(ValueError, match="same number of rows"):
-        records.encode_batch((Feature("x", (3,)), Feature("y", ())), uneven)
-
-
-# -------------------------------------------------------------- writing
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz"])
@@ -151,8 +138,6 @@ def test_the_writers_bytes_are_tensorflows(tmp_path, monkeypatch):
     assert gzip.decompress(compressed) == theirs
 
 
-# ------------------------------------------------------------- checking
-
 # The header of record 7 begins with a zero.
 RECORDS = [bytes([n]) * (256 if n == 7 else 5 * n + 3) for n in range(9)]
 DATA = records.frame(RECORDS)
@@ -177,43 +162,38 @@ def flip(*places):
 def test_every_cut_is_noticed(write):
     for cut in range(len(DATA) + 1):
         path = write(DATA[:cut])
-        if cut in STARTS:
-            number = STARTS.index(cut)
-            assert records.count_records(path) == number
-            assert records.verify(path) == number
-            continue
-        number = record_at(cut)
-        message = f"{path} is truncated in record {number} (from 0) at byte "
-        message += f"{STARTS[number]}. Create or copy the file again."
-        if cut < records.HEADER_SIZE:
-            message = f"{path} is not a TFRecord file"
-        assert message in error_of(records.count_records, path)
-        assert message in error_of(records.verify, path)
+        for function in (records.count_records, records.verify):
+            if cut in STARTS:
+                assert function(path) == STARTS.index(cut)
+                continue
+            number = record_at(cut)
+            message = f"{path} is truncated in record {number} (from 0) at "
+            message += f"byte {STARTS[number]}. Create or copy the file again."
+            if cut < records.HEADER_SIZE:
+                message = f"{path} is not a TFRecord file"
+            assert message in error_of(function, path)
 
 
 def test_every_flipped_byte_is_noticed(write):
     for place in range(len(DATA)):
         path, number = write(flip(place)), record_at(place)
         where = f"in record {number} (from 0) at byte {STARTS[number]}"
-        message = f"{path} has a wrong checksum {where}"
-        if place < STARTS[number] + records.HEADER_SIZE:
+        if place < records.HEADER_SIZE:
+            message = f"{path} is not a TFRecord file"
+        elif place < STARTS[number] + records.HEADER_SIZE:
             message = f"{path} has a wrong length {where}"
-            if number == 0:
-                message = f"{path} is not a TFRecord file"
-            assert message in error_of(records.count_records, path)
         else:  # Counting does not read data.
+            message = f"{path} has a wrong checksum {where}"
             assert records.count_records(path) == 9
         assert message in error_of(records.verify, path)
 
 
 def test_files_of_other_kinds_and_remote_files(write):
-    functions = records.count_records, records.verify, find_readable
-    for text in (b"id\ttext\n" * 9, b"short"):
-        for function in functions:
-            path = write(text)
-            assert f"{path} is not a TFRecord" in error_of(function, path)
-            path = write(text, "a.gz")
-            assert path in error_of(function, path)
+    for function in records.count_records, records.verify, find_readable:
+        path = write(b"id\ttext\n" * 9)
+        assert f"{path} is not a TFRecord" in error_of(function, path)
+        path = write(b"short", "a.gz")
+        assert path in error_of(function, path)
     remote = "ram://records/cut"
     with files.atomic_writer(remote) as file:
         file.write(DATA[:-20])
@@ -232,6 +212,7 @@ def test_the_first_record_is_compared_with_the_schema(tmp_path):
     empty = write_records(tmp_path / "0", [])
     assert not records.check_first_record(empty, features)
     foreign = write_records(tmp_path / "g", [b"hello"])
+    number = (Feature("input_ids", (13,), "float32"),)
     for checked, file, message in (
         (
             pretraining_schema(13, 5),
@@ -239,25 +220,13 @@ def test_the_first_record_is_compared_with_the_schema(tmp_path):
             "masked_lm_positions must have length 5; got 7. Pass "
             "`max_predictions_per_seq=7`, or create the records again.",
         ),
-        ((Feature("input_ids", (2, 3)),), path, "must have length 6; got 13."),
-        (
-            (Feature("input_ids", (13,), "float32"),),
-            path,
-            "input_ids must be float32; got int64.",
-        ),
-        (
-            (Feature("y", ()),),
-            path,
-            "the records have no feature y, only input_ids, input_mask, ",
-        ),
+        (number, path, "input_ids must be float32; got int64."),
+        (NUMBER, path, "the records have no feature number, only input_ids, "),
         (NUMBER, foreign, "the first record is not a tf.train.Example."),
     ):
         found = error_of(records.check_first_record, file, checked)
         assert found.startswith(f"{file}: ")
         assert message in found
-
-
-# -------------------------------------------------------- damaged files
 
 
 def test_records_before_the_damage_are_read(write, caplog):
@@ -268,43 +237,32 @@ def test_records_before_the_damage_are_read(write, caplog):
     found = find_readable(whole, empty, hurt, at_once)
     assert found.counts == {whole: 9, empty: 0, hurt: 3, at_once: 0}
     assert found.results == {"damaged_files": 2}
-    assert caplog.messages[0] == (
-        f"{hurt} has a wrong checksum in record 3 (from 0) at byte "
-        f"{STARTS[3]}. Create or copy the file again. The rest of the file is "
-        "skipped; the 3 records before are used"
-    )
+    assert caplog.messages[0].startswith(f"{hurt} has a wrong checksum in rec")
+    assert caplog.messages[0].endswith("; the 3 records before are used")
     assert records.ReadableRecords().results == {}
     assert records.ReadableRecords({}).results == {"damaged_files": 0}
 
 
 def test_of_a_damaged_compressed_file_the_beginning_is_read(write):
-    cut, rng = 0.5, random.Random(3)
+    rng = random.Random(3)
     many = [rng.randbytes(1000) for _ in range(900)]
     packed = gzip.compress(records.frame(many))
-    place = int(len(packed) * cut)
-    flipped = bytearray(packed)
-    flipped[place] ^= 4
-    for data in (packed[:place], bytes(flipped)):
+    half = len(packed) // 2
+    flipped = packed[:half] + bytes([packed[half] ^ 4]) + packed[half + 1 :]
+    for data in (packed[:half], flipped):
         path = write(data, "a.gz")
-        assert path in error_of(records.count_records, path)
         assert path in error_of(records.verify, path)
         count = find_readable(path).counts[path]
-        assert 900 * cut - 300 < count <= 900 * cut
+        assert 150 < count <= 450
         readable = tf.data.TFRecordDataset(path, "GZIP").take(count)
         assert list(readable.as_numpy_iterator()) == many[:count]
 
 
 def test_the_flag_that_skips_is_suggested_for_damage_alone(write):
-    def verify(path):
-        with records.suggest_skip_corrupt():
-            records.verify(path)
-
+    verify = records.suggest_skip_corrupt()(records.verify)
     message = error_of(verify, write(flip(STARTS[3] + 13)))
     assert "again. Or pass `skip_corrupt_records`" in message
     assert "skip_corrupt" not in error_of(verify, write(b"text"))
-
-
-# ---------------------------------------------------------- RecordFiles
 
 
 @pytest.fixture(scope="module")
@@ -318,10 +276,6 @@ def paths(tmp_path_factory):
     ]
 
 
-def read_all(found):
-    return list(found.examples().as_numpy_iterator())
-
-
 @pytest.mark.parametrize("is_scanned", [False, True])
 def test_files_are_counted_and_read_in_order(paths, is_scanned, caplog):
     counts = find_readable(*paths).counts if is_scanned else None
@@ -329,7 +283,8 @@ def test_files_are_counted_and_read_in_order(paths, is_scanned, caplog):
     assert f"{paths[1]} holds no records" in caplog.text
     assert found.paths == [paths[0], *paths[2:]]
     assert len(found) == 3
-    assert read_all(found) == numbered(*range(10))
+    read = found.examples().as_numpy_iterator()
+    assert list(read) == numbered(*range(10))
     limits = (None, 0, 3, 8, 99)
     assert [found.count(at_most) for at_most in limits] == [10, 0, 3, 8, 10]
     with pytest.raises(InputError, match="no feature name"):

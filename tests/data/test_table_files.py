@@ -41,9 +41,6 @@ def in_threes(texts):
     return list(zip(*[iter(texts)] * 3, strict=True))
 
 
-# The three formats.
-
-
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
 @pytest.mark.parametrize("bom", ["", "\ufeff"])
 def test_tsv_round_trip(write, end, bom):
@@ -72,10 +69,9 @@ def test_csv_round_trip(tmp_path, end, quoting):
     assert values(read_csv(str(path))) == rows
 
 
-@pytest.mark.parametrize("ascii_only", [True, False])
-def test_jsonl_round_trip(write, ascii_only):
+def test_jsonl_round_trip(write):
     objects = [{"text": text} for text in random_texts(999, seed=3)]
-    dumped = [json.dumps(v, ensure_ascii=ascii_only) for v in objects]
+    dumped = [json.dumps(value, ensure_ascii=False) for value in objects]
     assert values(read_jsonl(write("\n".join(dumped)))) == objects
 
 
@@ -117,8 +113,6 @@ def test_fields_may_be_longer_than_the_limit_of_csv(write):
     text = "x" * 131_073 * 3
     rows = read_csv(write(f'"{text}",a\nb,c\n'))
     assert next(rows)[0] == (text, "a")
-    with pytest.raises(InputError):
-        list(read_csv(write('"a')))
 
 
 @pytest.mark.parametrize("reader", [read_tsv, read_csv, read_jsonl])
@@ -128,11 +122,11 @@ def test_files(write, tmp_path, reader):
     assert len(list(reader("file://" + write('{"a": 1}\n{"a": 2}')))) == 2
     packed = gzip.compress(b'{"a": 1}\n')
     assert len(list(reader(write(packed, "a.gz")))) == 1
+    damaged, latin1 = packed[:-5], b'{"a": 1}\n\n{"a": "\xe9"}\n'
     for path, message in (
-        (write(packed[:-5], "b.gz"), "gzip compression is damaged"),
+        (write(damaged, "b.gz"), "gzip compression is damaged"),
         (str(tmp_path / "no.txt"), r"no\.txt: No such file"),
-        (write(b'{"a": 1}\n\n{"a": "\xe9"}\n'), r"a\.txt:3: byte 0xe9 is not"),
-        (write("a,b\n".encode("utf-16"), "c"), r"c:1: byte 0xff is not UTF-8"),
+        (write(latin1), r"a\.txt:3: byte 0xe9 is not"),
     ):
         with pytest.raises(InputError, match=message):
             list(reader(path))
@@ -148,18 +142,14 @@ def test_invalid_csv_names_the_line_where_the_row_starts(write, text):
     ("line", "message"),
     [
         ("{'a': 1}", r"double quotes \(column 2\)"),
-        ("[", "found an array"),
         (' [{"a": 1}]', "found an array. Convert the file with jq"),
         ('"a"', "found a str"),
     ],
 )
 def test_lines_that_are_not_json_objects(write, line, message):
-    with pytest.raises(InputError, match=rf"a\.txt:2: .*{message}") as caught:
+    with pytest.raises(InputError, match=rf"a\.txt:2: .*{message}"):
         list(read_jsonl(write(f"{{}}\n{line}\n")))
-    assert "\n" not in str(caught.value)
 
-
-# Named columns.
 
 HEADERLESS = {"has_header": False}
 OPTIONAL = {"optional": ["label"]}
@@ -189,12 +179,6 @@ def read(write, content, columns, settings):
         ),
         ("text\na\n", NAMED, OPTIONAL, {"text": "a"}),
         ('{"text": "a"}', NAMED, OPTIONAL, {"text": "a", "label": None}),
-        (
-            "x\ny\tb\n",
-            "a b label",
-            OPTIONAL,
-            {"a": "y", "b": "b", "label": None},
-        ),
         ("x\na\tb\tc\n", "a b", {}, {"a": "a", "b": "b"}),
     ],
 )
@@ -205,14 +189,14 @@ def test_columns(write, content, columns, settings, expected):
     assert not list(tables.read(write("", "a.csv"), columns, **settings))
 
 
-@pytest.mark.parametrize("name", ["a.tsv", "ratings.txt", "A.CSV", "a.csv.gz"])
-@pytest.mark.parametrize("column", ["text", "2", "-1", 2])
+@pytest.mark.parametrize("name", ["a.tsv", "b.txt", "A.CSV", "a.csv.gz"])
+@pytest.mark.parametrize("column", ["text", "2", -1])
 def test_columns_of_a_header(write, name, column):
     content = "id,label, text \n0,x,yes\n"
     if "csv" not in name.lower():
         content = content.replace(",", "\t")
-    content = content.encode()
-    path = write(gzip.compress(content) if ".gz" in name else content, name)
+    pack = gzip.compress if name.endswith(".gz") else bytes
+    path = write(pack(content.encode()), name)
     columns = {"a": column, "b": ("id", "label")}
     assert list(tables.read(path, columns)) == [
         ({"a": "yes", "b": ("0", "x")}, f"{path}:2")
@@ -221,8 +205,7 @@ def test_columns_of_a_header(write, name, column):
 
 TABLE = "text\tmark\na\tb\n"
 JSON = '{"text": "", "mark": 0}\n{"mark": 2}'
-NO_COLUMN = r":1: no column '{}'; the columns are 'text' and 'mark'\.{}$"
-MISSPELT = NO_COLUMN.format("txet", r" Did you mean 'text'\?")
+MISSPELT = r":1: no column 'txet'; .* 'text' and 'mark'\. Did you mean 'text'"
 
 
 @pytest.mark.parametrize(
@@ -231,17 +214,13 @@ MISSPELT = NO_COLUMN.format("txet", r" Did you mean 'text'\?")
         # Skipping malformed rows does not skip a misspelt column.
         (TABLE, {"a": "txet"}, SKIP, MISSPELT),
         (JSON, {"a": "txet"}, SKIP, MISSPELT),
-        (TABLE, {"a": "5"}, {}, NO_COLUMN.format(5, "")),
         (TABLE, NAMED, HEADERLESS, r"a\.tsv: no header .* 'text'"),
         ("a;b\n1;2\n", {"x": "a"}, {}, r"'a;b'\. Separate .* by commas in a"),
-        ("x\na,b\n", "a b", {}, r"found 1\. Separate .* tabs in other tables"),
         ("a\ta\nb\tc\n", {"x": "a"}, {}, ":1: 2 columns are named"),
-        ("x\ty\na\tb\tc\n", {"a": "x"}, {}, ":2: .* 2 .*header, found 3"),
         ("x\ty\na\n", {"a": "x"}, {}, ":2: .* 2 .*header, found 1"),
         ("x\na\n", "a b", {}, ":2: .* 2 columns or more, found 1"),
         ("x\na\tb\nc\n", "a *", {}, r":3: .* 2 columns, as in .*a.tsv:2, f"),
         ("a\tb\n", {"a": "2"}, HEADERLESS, ":1: .* 3 columns or more"),
-        ("a\n", {"a": "-2"}, HEADERLESS, ":1: .* 2 columns or more"),
         # Columns after a missing one would be in the wrong place.
         ("x\ny\n", "label text", OPTIONAL, "2 columns or more, found 1"),
         (JSON, {"a": "text"}, {}, ":2: no key 'text'; .*null is an empty text"),
@@ -265,9 +244,9 @@ def test_unknown_file_types():
     ],
 )
 def test_malformed_rows_can_be_skipped(write, content, problem):
-    skipped = []
-    settings = {"skip": lambda *row: skipped.append(row)}
+    skipped = {}
+    settings = {"skip": skipped.setdefault}
     assert len(read(write, content, {"a": "text"}, settings)) == 2
-    [(found, where)] = skipped
+    [(found, where)] = skipped.items()
     assert found == problem
     assert where.endswith(":2")

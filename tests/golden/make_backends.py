@@ -43,13 +43,6 @@ def trained(optimizer_class) -> dict[str, np.ndarray]:
     }
 
 
-def save_half_trained(path: pathlib.Path) -> None:
-    """The classifier and its optimizer in the middle of the same training."""
-    model = small_bert.classifier_to_train(AdamWeightDecay)
-    small_bert.train(model, 0, small_bert.STEPS_BEFORE_SAVING)
-    model.save(path)
-
-
 def main() -> None:
     assert keras.config.backend() == "tensorflow"
     parts = [
@@ -59,7 +52,10 @@ def main() -> None:
     ]
     arrays = {name: value for part in parts for name, value in part.items()}
     np.savez_compressed(FOLDER / "backends.npz", **arrays)
-    save_half_trained(FOLDER / "tensorflow.keras")
+    # The classifier and its optimizer in the middle of the same training.
+    model = small_bert.classifier_to_train(AdamWeightDecay)
+    small_bert.train(model, 0, small_bert.STEPS_BEFORE_SAVING)
+    model.save(FOLDER / "tensorflow.keras")
 
 
 if __name__ == "__main__":

@@ -3,13 +3,9 @@
 import errno
 import json
 import os
-import signal
-import subprocess
-import sys
 
 import pytest
 import tensorflow as tf
-from checkout import ROOT
 
 from bert_tf.base import files
 from bert_tf.config import BertConfig
@@ -57,15 +53,11 @@ def refused(message, folder, *args, **kwargs):
 
 
 def fill(folder, *names):
-    for name in names:
+    """Writes files, by default the checkpoint that a training leaves."""
+    for name in names or ("model.ckpt-7.index",):
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("x", encoding="utf-8")
-
-
-def train(folder):
-    """Leaves a checkpoint, as a training does."""
-    fill(folder, "model.ckpt-7.index")
 
 
 def names_in(folder):
@@ -74,9 +66,6 @@ def names_in(folder):
         for place, _, names in os.walk(folder)
         for name in names
     }
-
-
-# Facts and settings.
 
 
 def test_a_training_is_recorded(tmp_path):
@@ -91,7 +80,7 @@ def test_a_training_is_recorded(tmp_path):
     assert names <= record["settings"].keys()
     # The record counts as soon as there is a model.
     assert output_folder.recorded_facts(str(folder)) == {}
-    train(folder)
+    fill(folder)
     known = output_folder.recorded_facts(str(folder))
     assert known == {**record["facts"], **record["settings"]}
     # Without training there are no settings and no training set to compare.
@@ -105,7 +94,6 @@ def test_a_training_is_recorded(tmp_path):
     [
         ("task", "cola", "a run with task='mrpc', not 'cola'. Choose"),
         ("labels", ["0"], r"labels=\['0', '1'\], not \['0'\]\."),
-        ("do_lower_case", False, "do_lower_case=True, not False"),
         (
             "config",
             {"hidden_size": 8, "num_attention_heads": 2},
@@ -115,19 +103,17 @@ def test_a_training_is_recorded(tmp_path):
 )
 def test_another_run_is_rejected(tmp_path, name, other, words):
     begin(tmp_path)
-    train(tmp_path)
+    fill(tmp_path)
     facts = {**FACTS, name: other}
     for do_train in (True, False):
-        flags = {"do_train": do_train, "do_export": True}
-        message = refused(words, tmp_path, facts, **flags)
+        message = refused(words, tmp_path, facts, do_train=do_train)
         assert "`overwrite_output_dir`" in message
-    assert not (tmp_path / "export").exists()
 
 
 def test_a_run_without_a_checkpoint_does_not_own_the_folder(tmp_path):
     begin(tmp_path)
     begin(tmp_path, COLA)
-    train(tmp_path)
+    fill(tmp_path)
     refused("a run with task='cola'", tmp_path)
 
 
@@ -137,7 +123,7 @@ def test_other_settings_are_rejected(tmp_path):
         begin(tmp_path, development_set=development_set, **flags)
 
     run()
-    train(tmp_path)
+    fill(tmp_path)
     run()
     with pytest.raises(InputError, match="learning_rate=5e-05, not 3e-05; sav"):
         run(learning_rate=3e-5, save_best=None)
@@ -151,8 +137,6 @@ def test_other_settings_are_rejected(tmp_path):
     with pytest.raises(InputError, match="random_seed=12345, not 2"):
         run(random_seed=2)
 
-
-# Replacing a run.
 
 RUN = [
     *("checkpoint", "model.ckpt-7.index", "eval_results.txt", RELEASED),
@@ -173,7 +157,7 @@ def test_a_replaced_run_is_moved_away_whole(tmp_path):
             refused("is writing to", folder)
         assert names_in(aside) == moved
         assert names_in(folder) == {"fine_tuning.json", EXPORT}
-    train(folder)
+    fill(folder)
     assert output_folder.recorded_facts(str(folder))["task"] == "cola"
     assert {*RUN} <= names_in(tmp_path / "out.replaced-1")
 
@@ -209,24 +193,24 @@ def test_only_the_folder_of_a_run_is_overwritten(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "needed", [RELEASED[:-6], "model.ckpt-7", "train.tf_record", ".", "link"]
+    ("name", "needed"),
+    [
+        ("init_checkpoint", "model.ckpt-7"),
+        ("teacher", "."),
+        ("inputs", "link"),
+        ("inputs", "train.tf_record"),
+    ],
 )
-def test_inputs_of_the_run_are_not_removed(tmp_path, needed):
-    """The lock is released, too."""
+def test_inputs_of_the_run_are_not_removed(tmp_path, name, needed):
     folder = tmp_path / "out"
     begin(folder)
     fill(folder, *RUN)
     (folder / "link").symlink_to(folder / "release")
     path = str(folder / needed)
-    for name, value in (
-        ("init_checkpoint", path),
-        ("teacher", path),
-        ("inputs", [path]),
-    ):
-        flags = {name: value}
-        flags["overwrite_output_dir"] = True
-        refused("would move its input", folder, **flags)
-    # Inputs beside the folder do not matter.
+    flags = {name: [path] if name == "inputs" else path}
+    flags["overwrite_output_dir"] = True
+    refused("would move its input", folder, **flags)
+    # Inputs beside the folder do not matter, and the lock is released.
     begin(folder, inputs=[f"{folder}.tsv"], overwrite_output_dir=True)
 
 
@@ -246,62 +230,29 @@ def test_the_folder_of_a_checkpoint_is_not_trained_in(tmp_path, name):
     # It is fine without training, and in the folder of the run itself.
     begin(tmp_path, init_checkpoint=start, do_train=False)
     begin(tmp_path)
-    train(tmp_path)
+    fill(tmp_path)
     begin(tmp_path, init_checkpoint=start)
 
 
-@pytest.mark.parametrize("export_dir", ["out/export", "elsewhere/models"])
-def test_an_unusable_export_folder_is_found_first(tmp_path, export_dir):
-    """Nothing is claimed, and a run that would be replaced stays in place."""
-    out, place = tmp_path / "out", tmp_path / export_dir
-    fill(tmp_path, export_dir)
-    flags = {"do_export": True, "export_dir": str(place)}
-    refused(export_dir, out, **flags)
+def test_an_unusable_export_folder_is_found_first(tmp_path):
+    """A run that would be replaced stays in place."""
+    out = tmp_path / "out"
     begin(out)
-    train(out)
-    refused(export_dir, out, overwrite_output_dir=True, **flags)
-    assert place.read_text() == "x"
+    fill(out, "export", "model.ckpt-7.index")
+    refused("out/export", out, do_export=True, overwrite_output_dir=True)
 
 
-# One training at a time.
-
-TRAINS = """
-import sys
-from bert_tf.jobs import output_folder
-
-with output_folder.locked(sys.argv[1]):
-    print("locked", flush=True)
-    sys.stdin.read()
-"""
-
-
-def test_a_killed_training_releases_its_lock(tmp_path):
-    with subprocess.Popen(
-        [sys.executable, "-c", TRAINS, str(tmp_path)],
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    ) as process:
-        assert process.stdout.readline() == "locked\n"
+def test_the_lock_ends_with_the_run(tmp_path):
+    """The kernel releases it, so that no file is left by a killed process."""
+    with claimed(tmp_path):
         refused(f"Another process is writing to {tmp_path}. W", tmp_path)
         # Evaluating while another process trains is fine.
         begin(tmp_path, do_train=False)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    with claimed(tmp_path):
-        refused("is writing to", tmp_path)
+        assert names_in(tmp_path) == {"fine_tuning.json"}
     begin(tmp_path)
-
-
-def test_a_new_folder_without_files_is_removed(tmp_path):
-    folder = tmp_path / "a" / "new"
-    with output_folder.locked(str(folder)):
-        assert folder.is_dir()
-    assert not folder.exists()
-    with output_folder.locked(str(folder)):
-        train(folder)
-    assert names_in(folder) == {"model.ckpt-7.index"}
+    with output_folder.locked(str(tmp_path / "new")):
+        pass  # A new folder without files is removed.
+    assert not (tmp_path / "new").exists()
 
 
 def test_file_systems_without_locks_are_not_locked(tmp_path, monkeypatch):
@@ -313,8 +264,6 @@ def test_file_systems_without_locks_are_not_locked(tmp_path, monkeypatch):
         with output_folder.locked(folder):
             pass
 
-
-# The output folder of a pre-training.
 
 KIND = {"objective": "masked_lm", "num_attention_heads": 2}
 
@@ -329,7 +278,7 @@ def test_a_record_counts_once_there_is_a_checkpoint(tmp_path):
         str(tmp_path), {"facts": KIND}, "pretraining.json"
     )
     compare(tmp_path, num_attention_heads=4)
-    train(tmp_path)
+    fill(tmp_path)
     compare(tmp_path)
     # Facts of later versions are not compared.
     compare(tmp_path, new=True)

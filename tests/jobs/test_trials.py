@@ -16,7 +16,6 @@ from bert_tf.jobs.trials import (
     plan,
     read_result,
     run,
-    spread_of,
     table_of,
     write_result,
 )
@@ -40,9 +39,6 @@ def test_the_plan():
     assert [t.random_seed for t in trials[:4]] == [12345, 12346] * 2
 
 
-# The best result.
-
-
 def results(rate, *values, metric="eval_f1"):
     """Returns the results of one setting; None means divergence."""
     return [
@@ -60,18 +56,6 @@ def best(*settings, metric="eval_f1"):
     metric = Metric(metric, metric == "eval_loss")
     found = best_of([r for group in settings for r in group], metric)
     return found.trial.learning_rate, found.trial.random_seed
-
-
-def test_the_spread_is_that_of_numpy():
-    values = np.random.default_rng(3).normal(size=7)
-    spread = spread_of([*values, NAN, math.inf])
-    np.testing.assert_allclose(
-        spread,
-        [np.median(values), min(values), max(values), values.std(ddof=1)],
-        rtol=1e-12,
-    )
-    assert spread_of([NAN, 0.5]) == (0.5, 0.5, 0.5, 0.0)
-    np.testing.assert_equal(spread_of([NAN]), (NAN,) * 4)
 
 
 def test_the_median_decides():
@@ -95,16 +79,11 @@ def test_a_trial_that_diverged_is_the_worst(worst):
     assert best(*poor) == (1e-5, 1)
 
 
-# Files.
-
-
 def test_a_result_is_read_as_it_was_written(tmp_path):
     folder = str(tmp_path)
-    [good, failed] = results(1e-5, np.float32(0.5), None)
+    [good] = results(1e-5, np.float32(0.5))
     assert read_result(folder, good.trial) is None
-    for result in (failed, good):
-        write_result(folder, result)
-        assert read_result(folder, result.trial) == result
+    write_result(folder, good)
     other = dataclasses.replace(good.trial, num_train_epochs=4)
     assert read_result(folder, other) is None
     write_result(folder, results(1e-5, NAN)[0])
@@ -115,7 +94,9 @@ def test_a_result_is_read_as_it_was_written(tmp_path):
 
 
 def test_the_table():
+    """Of the finite numbers; the deviation divides by n - 1."""
     groups = [*results(5e-5, 0.5, None, 0.25), *results(3e-5, NAN)]
+    groups += results(2e-5, 0.125)
     # The columns are separated by tabs; here by spaces.
     table = [line.replace("\t", " ") for line in table_of(groups, METRIC)]
     assert table == [
@@ -126,10 +107,9 @@ def test_the_table():
         "16 5e-05 3 3 1 eval_loss -0.3750 -0.5000 -0.2500 0.1768 ",
         "16 3e-05 3 1 0 eval_f1 nan nan nan nan ",
         "16 3e-05 3 1 0 eval_loss nan nan nan nan ",
+        "16 2e-05 3 1 0 eval_f1 0.1250 0.1250 0.1250 0.0000 ",
+        "16 2e-05 3 1 0 eval_loss -0.1250 -0.1250 -0.1250 0.0000 ",
     ]
-
-
-# Running trials.
 
 
 class Killed(BaseException):
@@ -139,9 +119,9 @@ class Killed(BaseException):
 class Task:
     """A task with given metrics; None diverges, exceptions are raised."""
 
-    def __init__(self, folder, trials, values):
-        self.folder, self.trials = folder, trials
-        self.values = dict(zip(trials, values, strict=True))
+    def __init__(self, folder, *values):
+        self.folder, self.trials = folder, plan(BASE, len(values))
+        self.values = [*values]
         self.ran = []
 
     def checkpoint_of(self, trial):
@@ -149,8 +129,9 @@ class Task:
 
     def run_one(self, trial, folder):
         assert folder == folder_of(str(self.folder), trial)
-        self.ran.append(self.trials.index(trial))
-        value = self.values[trial]
+        number = self.trials.index(trial)
+        self.ran.append(number)
+        value = self.values[number]
         if value is None:
             raise NonFiniteError("step 3: loss nan")
         if not isinstance(value, float):
@@ -158,45 +139,36 @@ class Task:
         self.checkpoint_of(trial).touch()
         return {"f1": value, "loss": value}
 
-    def run(self, trials=None, metric="f1", discard=None, **options):
-        """Returns the number of the best trial."""
+    def discard(self, folder):
+        pathlib.Path(folder, "checkpoint").unlink(missing_ok=True)
 
-        def remove(folder):
-            pathlib.Path(folder, "checkpoint").unlink(missing_ok=True)
-
-        best = run(
-            self.trials if trials is None else trials,
-            self.run_one,
-            str(self.folder),
-            Metric(metric, metric == "loss"),
-            discard or remove,
-            **options,
+    def run(self, count=None, metric="f1", **options):
+        """Runs the first trials; returns the number of the best."""
+        metric = Metric(metric, metric == "loss")
+        found = run(
+            *(self.trials[:count], self.run_one, str(self.folder), metric),
+            **{"discard": self.discard, **options},
         )
-        return self.trials.index(best.trial)
+        return self.trials.index(found.trial)
 
     @property
     def kept(self):
         """The numbers of the trials with a checkpoint."""
-        return [
-            number
-            for number, trial in enumerate(self.trials)
-            if self.checkpoint_of(trial).exists()
-        ]
-
-
-def seeds(count):
-    return plan(BASE, count)
+        exists = [self.checkpoint_of(trial).exists() for trial in self.trials]
+        return np.flatnonzero(exists).tolist()
 
 
 def test_the_best_of_several_is_kept(tmp_path, caplog):
-    task = Task(tmp_path / "a", seeds(5), [0.3, 0.5, None, 0.7, 0.6])
+    task = Task(tmp_path / "a", 0.3, 0.5, None, 0.7, 0.6)
     # More seeds add to the finished trials.
-    assert task.run(task.trials[:2]) == 1
-    assert (task.run(), task.run()) == (3, 3)
+    assert (task.run(2), task.run(), task.run()) == (1, 3, 3)
     assert (task.ran, task.kept) == ([0, 1, 2, 3, 4], [3])
     assert "seed12347 diverged: step 3: loss nan" in caplog.text
+    # Another metric decides by the recorded results.
+    assert task.run(metric="loss") == 0
+    assert task.ran == [0, 1, 2, 3, 4]
     # Another worker of the same run writes no results and removes nothing.
-    other = Task(tmp_path / "other", seeds(5), [0.3, 0.5, None, 0.7, 0.6])
+    other = Task(tmp_path / "other", *task.values)
     assert other.run(writes=False) == 3
     assert (other.ran, other.kept) == (task.ran, [0, 1, 3, 4])
     written = [path for path in other.folder.rglob("*") if path.is_file()]
@@ -205,45 +177,37 @@ def test_the_best_of_several_is_kept(tmp_path, caplog):
 
 def test_a_killed_run_continues(tmp_path):
     """The table covers the finished trials."""
-    trials = seeds(3)
-    task = Task(tmp_path, trials, [0.3, 0.5, Killed()])
+    task = Task(tmp_path, 0.3, 0.5, Killed())
     with pytest.raises(Killed):
         task.run()
-    assert trials[1].name in (tmp_path / "trials.tsv").read_text()
+    assert task.trials[1].name in (tmp_path / "trials.tsv").read_text()
     assert task.kept == [0, 1]
-    task.values[trials[2]] = 0.4
-    task.ran.clear()
-    assert (task.run(), task.run(), task.ran) == (1, 1, [2])
-    whole = Task(tmp_path / "whole", trials, [0.3, 0.5, 0.4])
-    whole.run()
-    table = (tmp_path / "trials.tsv").read_text()
-    assert table == (tmp_path / "whole" / "trials.tsv").read_text()
-
-
-def test_weights_are_discarded_even_after_a_kill(tmp_path):
-    task = Task(tmp_path, seeds(2), [0.3, 0.5])
+    task.values[2] = 0.4
 
     def dying(folder):
         raise Killed
 
     with pytest.raises(Killed):
         task.run(discard=dying)
-    assert task.kept == [0, 1]
-    task.run()
-    assert (task.kept, task.ran) == ([1], [0, 1])
-    # Another metric decides by the recorded results.
-    assert task.run(metric="loss") == 0
-    assert task.ran == [0, 1]
+    assert task.kept == [0, 1, 2]
+    assert (task.run(), task.ran, task.kept) == (1, [0, 1, 2, 2], [1])
+    whole = Task(tmp_path / "whole", 0.3, 0.5, 0.4)
+    whole.run()
+    table = (tmp_path / "trials.tsv").read_text()
+    assert table == (tmp_path / "whole" / "trials.tsv").read_text()
 
 
-def test_errors_end_the_run(tmp_path):
-    """An unknown metric is reported after the first trial."""
-    for values, metric, message, ran in (
+@pytest.mark.parametrize(
+    ("values", "metric", "message", "ran"),
+    [
         ([None] * 3, "f1", r"All 3 .* last error: step 3", [0, 1, 2]),
         ([0.3, InputError("no such file"), 0.4], "f1", "no such file", [0, 1]),
+        # An unknown metric is reported after the first trial.
         ([0.3, 0.5, 0.4], "mcc", "mcc", [0]),
-    ):
-        task = Task(tmp_path / message[:3], seeds(3), values)
-        with pytest.raises(InputError, match=message):
-            task.run(metric=metric)
-        assert task.ran == ran
+    ],
+)
+def test_errors_end_the_run(tmp_path, values, metric, message, ran):
+    task = Task(tmp_path, *values)
+    with pytest.raises(InputError, match=message):
+        task.run(metric=metric)
+    assert task.ran == ran

@@ -19,7 +19,6 @@ from bert_tf.tasks.predictions import (
     write_test_results,
 )
 from bert_tf.tasks.task import balanced_class_weights
-from tests.tasks import small_training
 from tests.tasks.small_training import CONFIG, S, as_arrays
 
 B, C = 5, 3
@@ -105,25 +104,18 @@ def test_losses_by_hand(problem, options):
     )
 
 
-# ---------------------------------------------------------------------- scores
-
-
 @pytest.mark.parametrize("problem", ["single_label", "multiple_choice"])
 def test_scores_of_one_label_by_hand(problem):
-    names = ["macro_f1", "accuracy"]
-    task = make(problem, metrics=names, eval_batch_size=2)
-    scores = task.score(kept(task))
-    assert list(scores) == [
-        *("eval_macro_f1", "eval_accuracy", "eval_loss", "loss")
-    ]
+    task = make(problem, metrics=["accuracy"], eval_batch_size=2)
     is_right = LOGITS.argmax(1) == LABEL_IDS[problem]
     loss = loss_by_hand(problem)
-    assert scores["eval_accuracy"] == pytest.approx(is_right.mean())
-    assert scores["eval_loss"] == pytest.approx(loss.mean(), rel=1e-5)
     # The original's mean over batches: a short batch counts as much.
     means = [loss[:2].mean(), loss[2:4].mean(), loss[4]]
-    assert scores["loss"] == pytest.approx(np.mean(means), rel=1e-5)
-    assert all(type(value) is float for value in scores.values())
+    assert task.score(kept(task)) == {
+        "eval_accuracy": is_right.mean(),
+        "eval_loss": pytest.approx(loss.mean(), rel=1e-5),
+        "loss": pytest.approx(np.mean(means), rel=1e-5),
+    }
 
 
 @pytest.mark.parametrize(
@@ -143,21 +135,12 @@ def test_scores_of_several_labels_and_of_regression():
     scores = task.score(kept(task))
     is_right = (LOGITS > 0) == LABEL_IDS["multi_label"]
     assert scores["eval_exact_match"] == pytest.approx(is_right.all(1).mean())
-    assert {"eval_micro_f1", "eval_macro_f1", "loss"} <= scores.keys()
+    assert {"eval_micro_f1", "eval_macro_f1"} < scores.keys()
     task = make("regression")
     scores = task.score(kept(task))
     expected = np.corrcoef(LOGITS[:, 0], LABEL_IDS["regression"])[0, 1]
     assert scores["eval_pearson"] == pytest.approx(expected)
-    assert [*scores] == [
-        *("eval_pearson", "eval_spearman", "eval_loss", "loss")
-    ]
-
-
-def test_a_correlation_with_a_constant():
-    task, constant = make("regression"), np.full([B, 1], 2.5, "float32")
-    with pytest.warns(match="input array is constant"):
-        scores = task.score(kept(task, logits=constant))
-    assert np.isnan([scores["eval_pearson"], scores["eval_spearman"]]).all()
+    assert "eval_spearman" in scores
 
 
 def test_warns_if_only_one_class_is_predicted(warnings):
@@ -170,8 +153,6 @@ def test_warns_if_only_one_class_is_predicted(warnings):
     [line] = warnings
     assert "All 2 examples are predicted to be 'no'" in line
 
-
-# ----------------------------------------------------------------------- files
 
 VALUES = np.array([[0.25, 0.125, 0.625], [0.75, 0.25, 0.0]], np.float32)
 
@@ -207,16 +188,12 @@ def test_test_results_have_the_format_of_the_original(tmp_path):
         (
             "multiple_choice",
             ("0", "1", "2"),
-            [
-                Example("0", "He", choices=("sat.", "ran.", "ate."), label="1"),
-                Example("1", "She", choices=("swam.", "flew.", "dug.")),
-            ],
-            VALUES,
+            [Example("0", "He", choices=("sat.", "ran.", "ate."), label="1")],
+            VALUES[:1],
             [
                 "id|context|choice|prediction|label|"
                 "probability_0|probability_1|probability_2",
                 "0|He|ate.|2|1|0.25|0.125|0.625",
-                "1|She|swam.|0||0.75|0.25|0.0",
             ],
         ),
         (
@@ -231,11 +208,9 @@ def test_test_results_have_the_format_of_the_original(tmp_path):
             ],
         ),
         (
-            "regression",
-            (),
-            [Example("0", "a", label=3.8), Example("1", "c")],
-            np.array([4.2, -0.1], np.float32),
-            ["id|text|prediction|label", "0|a|4.2|3.8", "1|c|-0.1|"],
+            *("regression", (), [Example("0", "a", label=3.8)]),
+            np.array([4.2], np.float32),
+            ["id|text|prediction|label", "0|a|4.2|3.8"],
         ),
         # Everything that could end a cell or a line becomes a space.
         (
@@ -262,7 +237,7 @@ def test_tables_of_predictions(
     text = "".join(f"{line}\n".replace("|", "\t") for line in lines)
     assert path.read_bytes().decode() == text
     with pytest.raises(ValueError, match="zip"):
-        write_predictions(str(path), examples[:1], problem, labels, values)
+        write_predictions(str(path), [], problem, labels, values)
 
 
 def test_numbers_of_a_submission(tmp_path):
@@ -271,9 +246,6 @@ def test_numbers_of_a_submission(tmp_path):
     write_submission(str(path), list("0123"), [5.2, -0.0, 3.14159, -1.0])
     lines = path.read_text().splitlines()
     assert lines[1:] == ["0\t5.000", "1\t0.000", "2\t3.142", "3\t0.000"]
-
-
-# ------------------------------------------------------------------- arguments
 
 
 def test_balanced_weights_equal_those_of_scikit_learn():
@@ -289,10 +261,7 @@ def test_balanced_weights_equal_those_of_scikit_learn():
 @pytest.mark.parametrize(
     ("problem", "options", "message"),
     [
-        ("single_label", {"class_weights": [1, 2]}, "must be 3 numbers"),
         ("single_label", {"class_weights": [1, -2, 1]}, "not negative"),
-        ("single_label", {"class_weights": [1, 1, float("nan")]}, "nan"),
-        ("multiple_choice", {"class_weights": [1, 2, 3]}, "a single_label"),
         ("single_label", {"label_smoothing": 1.5}, "from 0 to 1"),
         ("regression", {"label_smoothing": 0.1}, "0 for regression"),
     ],
@@ -300,38 +269,3 @@ def test_balanced_weights_equal_those_of_scikit_learn():
 def test_invalid_arguments(problem, options, message):
     with pytest.raises(InputError, match=message):
         make(problem, **options)
-
-
-# ---------------------------------------------------------------------- models
-
-
-def examples(problem, count) -> dict[str, np.ndarray]:
-    """Returns random texts with labels; the first four are shorter."""
-    random = np.random.default_rng(6)
-    classes = np.arange(count, dtype="int32") % C
-    label_ids = {
-        "multi_label": np.eye(C, dtype="int32")[classes],
-        "regression": random.uniform(0, 3, count).astype("float32"),
-    }
-    lengths = np.where(np.arange(count) < 4, S - 2, S)
-    if problem == "multiple_choice":
-        lengths = np.stack([lengths] * C, axis=1)
-    return {
-        **small_training.texts(lengths, random),
-        "label_ids": label_ids.get(problem, classes),
-        "is_real_example": np.ones(count, "int32"),
-    }
-
-
-@pytest.mark.parametrize("problem", PROBLEMS)
-def test_the_model_fits_the_schema(problem):
-    options = {"frozen_layers": ("embeddings",), "dropout": 0.25}
-    task, batch = make(problem, **options), examples(problem, 5)
-    assert {f.name: (5, *f.shape) for f in task.schema} == {
-        name: values.shape for name, values in batch.items()
-    }
-    model = task.build_model()
-    width = 1 if problem == "regression" else C
-    assert model(batch)["logits"].shape == (5, width)
-    assert not model.bert.embeddings.trainable
-    assert model.dropout.rate == 0.25

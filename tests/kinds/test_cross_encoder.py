@@ -1,7 +1,6 @@
 """Pairs and lists of documents, and their ranks."""
 
 import dataclasses
-import itertools
 
 import keras
 import numpy as np
@@ -14,7 +13,6 @@ from tests.text_models.small_text_models import CONFIG, TEXTS, TOKENIZER, larger
 
 pytestmark = pytest.mark.usefixtures("eagerly")
 ON_TENSORFLOW = keras.backend.backend() == "tensorflow"
-needs_tf_data = pytest.mark.skipif(not ON_TENSORFLOW, reason="tf.data")
 QUIET = {"epochs": 1, "batch_size": 4, "verbose": 0}
 # A query, a positive document, and one or more negatives.
 LISTS = [["a b", "c", "d e"], ["c", "h", "i i", "", "a"], ["b", "b a", "f"]]
@@ -44,10 +42,8 @@ def test_documents_are_ranked():
     found = model.rank("a b", TEXTS)
     assert [row["index"] for row in found] == order.tolist()
     assert [row["text"] for row in found] == [TEXTS[n] for n in order]
-    assert model.rank("a b", TEXTS, top_k=2) == [
-        {**row, "score": pytest.approx(row["score"], rel=1e-4)}
-        for row in found[:2]
-    ]
+    [best] = model.rank("a b", TEXTS, top_k=1)
+    assert best["index"] == order[0]
     assert model.rank("a b", []) == []
 
 
@@ -74,7 +70,7 @@ def test_scores_are_those_of_a_classifier(num_labels):
 
 
 def test_lists_of_documents_have_a_loss_and_ranks():
-    model = scorer(num_labels=2)
+    model = scorer(2, WITHOUT_DROPOUT, factor=10)
     scores = [
         log_odds(model, [(query, text) for text in documents])
         for query, *documents in LISTS
@@ -90,15 +86,15 @@ def test_lists_of_documents_have_a_loss_and_ranks():
         "mrr": pytest.approx(np.mean(1 / ranks)),
     }
     assert model.evaluate(LISTS, batch_size=2, verbose=0) == expected
-    weights = [1.0, 3.0, 0.5]
-    found = model.evaluate(LISTS, sample_weight=weights, verbose=0)
-    mean = np.mean(np.multiply(losses, weights))
-    assert found["loss"] == pytest.approx(mean, rel=1e-3)
-    # The loss is Keras's for several classes.
-    model.compile(loss=keras.losses.CategoricalHinge())
+    # Another loss is Keras's for several classes.
     hinges = [max(0, 1 + max(0, *row[1:]) - row[0]) for row in scores]
-    found = model.evaluate(LISTS, sample_weight=[1.0] * 3, verbose=0)
-    assert found["loss"] == pytest.approx(np.mean(hinges), rel=1e-3)
+    weights, hinge = [1.0, 3.0, 0.5], keras.losses.CategoricalHinge()
+    for values, options in ((losses, {}), (hinges, {"loss": hinge})):
+        model.compile(keras.optimizers.SGD(0.0), **options)
+        found = model.evaluate(LISTS, sample_weight=weights, verbose=0)["loss"]
+        history = model.fit(LISTS, sample_weight=weights, **QUIET).history
+        mean = np.mean(np.multiply(values, weights))
+        np.testing.assert_allclose([found, *history["loss"]], mean, rtol=1e-3)
 
 
 def test_ties_do_not_count_as_correct():
@@ -110,7 +106,6 @@ def test_negatives_that_equal_the_positive_document_are_ignored(caplog):
     model = scorer()
     texts = [row["text"] for row in model.rank("a", ["b", "c d"])]
     expected = model.evaluate([["a", *texts]], verbose=0)
-    assert expected["accuracy"] == 1
     assert not caplog.messages
     lists = [["a", *texts], ["a", texts[0], texts[0].upper(), texts[1]]]
     assert model.evaluate(lists, verbose=0) == pytest.approx(expected, rel=1e-4)
@@ -128,12 +123,9 @@ def test_forms_of_lists_of_documents():
     columns = tuple(map(list, zip(*lists, strict=True)))
     for x in (
         [lists[0], lists[1][:3]],
-        with_nan,
         (*map(list, zip(*with_nan, strict=True)),),
         [*map(tuple, lists)],
-        columns,
         tuple(map(np.array, columns)),
-        np.array(lists, object),
         [[b"a b", b"c", b"d", b"e"], [b"h", b"i", b"a"]],
     ):
         found = model._features(x, None)
@@ -153,20 +145,15 @@ def test_forms_of_lists_of_documents():
 
 # tests/text_models/test_keras_arguments.py reads data sets of texts.
 @pytest.mark.slow
-@needs_tf_data
-@pytest.mark.parametrize("batched", [False, True])
-def test_a_data_set_of_lists_of_documents(batched):
+@pytest.mark.skipif(not ON_TENSORFLOW, reason="tf.data")
+def test_a_data_set_of_lists_of_documents():
     import tensorflow as tf
 
     columns, weights = (["a b", "h"], ["c", "i"], ["d", "a"]), [1.0, 3.0]
     model = scorer()
-    given = [model.evaluate(columns, sample_weight=weights, verbose=0)]
-    for rows in ((columns,), (columns, None, weights)):
-        data = tf.data.Dataset.from_tensor_slices(rows)
-        data = data.batch(2) if batched else data
-        given.append(model.evaluate(data, verbose=0))
-    assert given[1] == pytest.approx(model.evaluate(columns, verbose=0))
-    assert given[2] == pytest.approx(given[0])
+    expected = model.evaluate(columns, sample_weight=weights, verbose=0)
+    data = tf.data.Dataset.from_tensor_slices((columns, None, weights)).batch(2)
+    assert model.evaluate(data, verbose=0) == pytest.approx(expected)
     options = {"steps_per_epoch": 3, "validation_data": data}
     model.fit(data.repeat(), **QUIET, **options)
     assert int(model.optimizer.iterations) == 3
@@ -175,14 +162,9 @@ def test_a_data_set_of_lists_of_documents(batched):
 NEEDS = "must be a query, a positive document and at least one negative"
 REFUSED = [
     ([["a", "b", "c"], ["a", "b"]], rf"Example 1 {NEEDS}.*got \['a', 'b'\]"),
-    ([["a", "b", "c"], []], f"Example 1 {NEEDS}"),
-    ([[None, "b", "c"]], f"Example 0 {NEEDS}"),
     ([["a", "b", np.nan]], f"Example 0 {NEEDS}"),
     ((["a"], [None], ["c"]), f"Example 0 {NEEDS}"),
     ([["a", "b"]], "Labels are missing: .* at least one negative document"),
-    (["a", "b", "c"], "Labels are missing"),
-    ([], "There are no texts"),
-    ([["a", "b", 3]], "Text 0 must be a string; got 3"),
     ((["a"], ["b"], ["c", "d"]), "columns of texts must be equally long"),
 ]
 
@@ -190,40 +172,14 @@ REFUSED = [
 def test_invalid_lists_of_documents_are_errors():
     model = scorer()
     for lists, message in REFUSED:
-        for act in (model.fit, model.evaluate):
-            with refused(message):
-                act(lists)
+        with refused(message):
+            model.evaluate(lists)
     with refused("class_weight needs one label for each text"):
         model.fit(LISTS, class_weight={"good": 2.0})
-    with refused("sample_weight must be 3 numbers"):
-        model.fit(LISTS, sample_weight=[1.0])
     with refused("columns. Pass several texts as a list"):
         model.fit(LISTS[::2], [0] * 2)
-    with refused("example 0: the label must be a finite number; got 'x'"):
-        model.fit(PAIRS, ["x", "y"])
     with refused("outputs of the model must be 1, or 2 with two labels"):
         scorer(3)
-
-
-@pytest.mark.slow
-@pytest.mark.graph
-@pytest.mark.parametrize("num_labels", [1, 2])
-def test_a_cross_encoder_learns_from_lists(num_labels):
-    """The positive document has the word g."""
-    model = scorer(num_labels, WITHOUT_DROPOUT, 5)
-    lists = [
-        [a, f"g {b}", f"h {b}", *[f"{a} {b}"] * (n % 2)]
-        for n, (a, b) in enumerate(itertools.permutations("abcdef", 2))
-    ]
-    # Other queries.
-    unseen = [["i", "g a", "h a", "b a"], ["k", "g b", "h b"]]
-    model.compile(learning_rate=3e-3)
-    history = model.fit(
-        *(lists, None, 5, 10), validation_data=unseen, verbose=0
-    ).history
-    assert history["loss"][-1] < history["loss"][0] / 2
-    assert history["val_accuracy"][-1] == history["val_mrr"][-1] == 1
-    assert model.rank("k", ["h c", "d c", "g c"])[0]["text"] == "g c"
 
 
 def test_saved_and_loaded(tmp_path):
@@ -237,18 +193,3 @@ def test_saved_and_loaded(tmp_path):
     ):
         assert log_odds(again, PAIRS) == expected
     assert bert_tf.TextClassifier.from_pretrained(tmp_path / "folder").is_pair
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not ON_TENSORFLOW, reason="exports need TensorFlow")
-def test_an_export_gives_the_same_scores(tmp_path):
-    import tensorflow as tf
-
-    model = scorer()
-    served = tf.saved_model.load(model.export(tmp_path))
-    first, second = map(list, zip(*PAIRS, strict=True))
-    found = served.signatures["serving_default"](
-        text_a=tf.constant(first), text_b=tf.constant(second)
-    )
-    expected = [row["score"] for row in model.predict(PAIRS)]
-    np.testing.assert_allclose(found["score"], expected, rtol=1e-4)

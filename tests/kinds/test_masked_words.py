@@ -60,20 +60,14 @@ def softmax(logits):
 @pytest.mark.parametrize(
     ("text", "text_b", "tokens"),
     [
-        (
-            *("the [MASK] sat on [MASK].", None),
-            "[CLS] the [MASK] sat on [MASK] . [SEP]",
-        ),
-        (
-            *("the [MASK] sat", "[MASK] mat."),
-            "[CLS] the [MASK] sat [SEP] [MASK] mat . [SEP]",
-        ),
+        ("the [MASK] sat on [MASK].", None, "the [MASK] sat on [MASK] ."),
+        ("the [MASK] sat", "[MASK] mat.", "the [MASK] sat [SEP] [MASK] mat ."),
     ],
 )
 def test_candidates_are_the_softmax_of_their_position(
     model, text, text_b, tokens
 ):
-    positions = np.array([[2, 5]])
+    tokens, positions = f"[CLS] {tokens} [SEP]", np.array([[2, 5]])
     outputs = outputs_of(model, tokens, masked_lm_positions=positions)
     logits = outputs["masked_lm_logits"][0, :, : len(WORDS)]
     for top_k in (3, 999):
@@ -99,14 +93,8 @@ def test_next_sentence_is_the_softmax_of_its_head(model):
     ("text", "options", "message"),
     [
         ("the cat", {}, r"no \[MASK\]: 'the cat'"),
-        ("[MASK]", {"top_k": 0}, "^top_k must be a positive integer; got 0"),
-        (
-            "cat " * 11 + "[MASK]",
-            {},
-            r"^A \[MASK\] is beyond max_seq_length, 13 tokens\. Shorten",
-        ),
+        ("cat " * 11 + "[MASK]", {}, r"^A \[MASK\] is beyond max_seq_length, "),
         ("cat", {"text_b": "cat " * 9 + "[MASK]"}, "beyond max_seq_length"),
-        ("cat " * 99 + "[MASK]", {"text_b": "[MASK] " * 5}, "beyond"),
     ],
 )
 def test_invalid_arguments(model, text, options, message):
@@ -115,7 +103,6 @@ def test_invalid_arguments(model, text, options, message):
 
 
 def test_long_texts_are_truncated(model):
-    """At `max_seq_length`, though the model has more positions."""
     longest = filled(model, "[MASK]" + " cat" * 10).blanks
     assert filled(model, "[MASK]" + " cat" * 99).blanks == longest
     filled(model, "cat " * 10 + "[MASK]")

@@ -37,8 +37,6 @@ def squad(*qas, context=CONTEXT):
 
 @pytest.fixture
 def read(write):
-    """Returns a function that reads the questions of some content."""
-
     def read(content, with_negative=False, needs_answers=True, **options):
         if not isinstance(content, (str, bytes)):
             content = json.dumps(content)
@@ -55,9 +53,6 @@ def read(write):
 
 def ids(questions):
     return [question.id for question in questions]
-
-
-# ----------------------------------------------------------------- SQuAD files
 
 
 def test_reads_questions_and_their_places(read, warnings, tmp_path):
@@ -113,7 +108,6 @@ def test_prediction_needs_no_answers(read, warnings):
 @pytest.mark.parametrize(
     "entry",
     [
-        qa(start=1),
         qa(start=10_000),
         qa(text="not", start=-4),
         # As if counted in UTF-16.
@@ -138,17 +132,14 @@ def test_training_skips_flawed_questions(read, warnings, entry):
 
 
 def test_the_first_of_several_answers_is_used(read, warnings):
-    two = [
-        {"text": "Seoul", "answer_start": 0},
-        {"text": "capital", "answer_start": 18},
-    ]
+    two = [{"text": "Seoul", "answer_start": 0}]
+    two.append({"text": "capital", "answer_start": 18})
     content = squad(
         qa("q1", question=" "),
         {**qa("q2"), "answers": two},
         {**qa("q3"), "answers": two, "is_impossible": True},
     )
     content["data"].append({"paragraphs": []})
-    content["data"] += squad()["data"] * 2
     questions = read(content, with_negative=True)
     assert ids(questions) == ["q1", "q2", "q3"]
     assert [a.text for a in questions[1].answers] == ["Seoul", "capital"]
@@ -166,26 +157,12 @@ BROKEN = [
         "article 1: expected the key 'paragraphs' with a list; found {'title'",
     ),
     (
-        lambda c, a, p: p["qas"][1].pop("id"),
-        "paragraph 1, question 2: .* 'id' with a string; found {'question'",
-    ),
-    (lambda c, a, p: p["qas"].insert(0, {}), "question 1: .*found {}"),
-    (
         with_question(answers=[{"answer_start": 3}]),
         "question 2, answer 1: .* 'text' .*found {'answer_start'",
     ),
     (
         lambda c, a, p: c["data"].insert(0, "Seoul"),
         "article 1: .* found 'Seoul'",
-    ),
-    (
-        lambda c, a, p: p.update(context=None),
-        "'context' with a string; found {",
-    ),
-    (with_question(id=True), "question 2: .*'id' with a string; found True"),
-    (
-        with_question(answers=[{"text": "S", "answer_start": False}]),
-        "'answer_start' with a whole number; found False",
     ),
     (with_question(is_impossible="no"), "with true or false; found 'no'"),
     (with_question(id="q1"), "question 2: the id 'q1' .* used at .*question 1"),
@@ -206,9 +183,7 @@ def test_errors_name_the_place(read, change, message):
     ("content", "message"),
     [
         ('{"data": []}\n{"data": []}', r"squad\.json:2: invalid JSON"),
-        ([], r"expected a JSON object; got \[\]"),
         ({"model": "bert"}, "json: .* 'data' .* found {'model'"),
-        ({"data": "squad"}, "'data' with a list; found 'squad'"),
     ],
 )
 def test_files_that_are_not_squad(read, content, message):
@@ -234,29 +209,21 @@ def test_real_files(shared_data, warnings):
     assert not warnings
 
 
-# --------------------------------------------------------------------- records
-
 QUESTIONS = squad_files.questions(11)
 ENCODING = SpanEncoding(tuple(squad_files.VOCAB), True, None, 19, 5, 4)
 
 
-@pytest.mark.parametrize("windows_per_part", [1, 3, 1000])
-def test_records_do_not_depend_on_parts(
-    tmp_path, monkeypatch, warnings, windows_per_part
-):
-    monkeypatch.setattr(SpanEncoding, "rows_per_part", windows_per_part)
+def test_records_do_not_depend_on_parts(tmp_path, monkeypatch, warnings):
+    monkeypatch.setattr(SpanEncoding, "rows_per_part", 3)
     path = tmp_path / "train.tf_record"
     assert ENCODING.write(str(path), QUESTIONS)
     made = make_windows(QUESTIONS, ENCODING, with_positions=True)
-    assert made.counts.sum() > len(QUESTIONS)
     unique_ids = 10**9 + np.arange(made.counts.sum())
     np.testing.assert_array_equal(made.batch["unique_ids"], unique_ids)
     expected = records.encode_batch(ENCODING.schema, made.batch)
     assert path.read_bytes() == records.frame(expected)
-
     asked = [dataclasses.replace(QUESTIONS[0], answers=()), *QUESTIONS[1:]]
-    made = make_windows(asked, ENCODING, with_positions=True)
-    assert ENCODING.count_rows(asked) == made.counts.sum()
+    assert ENCODING.count_rows(asked) == made.counts[1:].sum()
     [warning] = warnings
     assert "without an answer" in warning
     assert "'q0' (question 0)" in warning
@@ -275,6 +242,4 @@ def test_changes_rewrite_the_records(tmp_path):
         assert ENCODING.write(path, changed)
         moved = [dataclasses.replace(q, id="x", where="y") for q in changed]
         assert not ENCODING.write(path, moved)
-    other = dataclasses.replace(ENCODING, doc_stride=6)
-    assert other.write(path, changed)
-    assert other.write(path, changed, sources=[__file__])
+    assert dataclasses.replace(ENCODING, doc_stride=6).write(path, changed)

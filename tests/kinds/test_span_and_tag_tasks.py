@@ -73,9 +73,6 @@ def test_only_words_have_class_weights():
     assert np.asarray(found).tolist() == [[0, 1, 5, 0, 0, 0]]
 
 
-# ----------------------------------------------------------------------- spans
-
-
 def span_logits() -> dict[str, np.ndarray]:
     """Returns random logits; the highest often belong to padding."""
     random = np.random.default_rng(4)
@@ -149,7 +146,6 @@ def test_best_indexes_have_a_static_shape():
     """XLA needs it, even if the sequence length is unknown."""
     task = spans()
     features, outputs = windows(LENGTHS), span_logits()
-    expected = as_arrays(task.predictions(features, outputs))
     arguments = [
         {k: tf.TensorSpec([None] * v.ndim, v.dtype) for k, v in dict_.items()}
         for dict_ in (features, outputs)
@@ -157,9 +153,6 @@ def test_best_indexes_have_a_static_shape():
     graph = tf.function(task.predictions, arguments).get_concrete_function()
     assert graph.structured_outputs["start_indexes"].shape[1] == S
     assert graph.structured_outputs["end_logits"].shape[1] == S
-    compiled = tf.function(task.predictions, jit_compile=True)
-    for name, value in as_arrays(compiled(features, outputs)).items():
-        np.testing.assert_allclose(value, expected[name], rtol=1e-6)
 
 
 def test_span_predictions_without_answers():
@@ -170,9 +163,6 @@ def test_span_predictions_without_answers():
     assert "loss" not in kept
     assert (kept["start_indexes"] == -1).all()  # NaN has no position.
     assert (kept["end_indexes"][:, 0] >= 0).all()
-
-
-# ------------------------------------------------------------------------ tags
 
 
 def test_tag_losses_and_scores():
@@ -198,18 +188,12 @@ def test_tag_losses_and_scores():
         "eval_accuracy": pytest.approx((best == labels)[is_word].mean()),
         "eval_loss": pytest.approx(np.sum(expected) / is_word.sum(), rel=1e-5),
     }
-    assert all(type(value) is float for value in scores.values())
     # Tokens that do not begin a word do not count.
     logits[~is_word] = 99.0
     features["label_ids"][~is_word] = C - 1
     after = as_arrays(tags().predictions(features, {"logits": logits}))
     np.testing.assert_array_equal(after["loss"], kept["loss"])
     assert tags().score(after) == scores
-    nothing = {name: 0 * value for name, value in kept.items()}
-    assert tags().score(nothing) == {"eval_accuracy": 0, "eval_loss": 0}
-
-
-# ---------------------------------------------------------------------- models
 
 
 def test_options_of_the_model():

@@ -1,4 +1,4 @@
-"""The encoder: initial weights, pooled_output, checkpoints."""
+"""The encoder: initial weights, pooled_output, larger vocabularies."""
 
 import dataclasses
 
@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from bert_tf.checkpoints import conversion
-from bert_tf.checkpoints.pretrained import load_checkpoint, open_pretrained
+from bert_tf.checkpoints.pretrained import load_checkpoint
 from bert_tf.config import BertConfig
 from bert_tf.errors import InputError
 from bert_tf.modeling import heads, kernels
-from bert_tf.modeling.encoder import BertModel
+from bert_tf.modeling.encoder import BertModel, resize_vocabulary
 from bert_tf.modeling.variables import checkpoint_variables
 from tests.backends import small_bert
 from tests.backends.gradients import gradients
 from tests.backends.small_bert import CONFIG, WITHOUT_DROPOUT, B, H, S, V
 
 EXAMPLES = {"example_ids": np.array([[1] * 5 + [2] * 2] * B)}
+SEED = np.array([5, 6], "int32")
 CLS = {"cls_positions": np.array([[1, 5], [0, 3], [0, 0]])}
 
 
@@ -27,19 +27,11 @@ def model() -> BertModel:
     return small_bert.make(BertModel)
 
 
-@pytest.mark.parametrize(
-    ("model_class", "arguments"),
-    [
-        (heads.BertPretrainer, {}),
-        (heads.BertTokenClassifier, {"num_labels": 3}),
-        (heads.BertMultipleChoice, {}),
-        (heads.BertSpanLabeler, {}),
-    ],
-)
-def test_initial_weights_are_the_originals(model_class, arguments):
+@pytest.mark.parametrize("model_class", small_bert.MODELS)
+def test_initial_weights_are_the_originals(model_class):
     """Cut at two sigma; heads for fine-tuning ignore the config's range."""
     config = BertConfig(V, num_hidden_layers=1, initializer_range=0.3)
-    model = model_class(config, **arguments)
+    model = model_class(config, **small_bert.ARGUMENTS[model_class])
     keras.utils.set_random_seed(1)
     model.build()
     drawn = []
@@ -54,15 +46,6 @@ def test_initial_weights_are_the_originals(model_class, arguments):
         assert 0.8 < value.std() / deviation < 0.95, name
         drawn.append(value.flat[0] / deviation)
     assert len(np.unique(drawn)) == len(drawn)
-
-
-def test_checkpoint_names_in_a_functional_model():
-    inputs = {"input_ids": keras.Input((S,), dtype="int32", name="input_ids")}
-    pooled = BertModel(CONFIG)(inputs)["pooled_output"]
-    model = keras.Model(inputs, keras.layers.Dense(2, name="top")(pooled))
-    names = checkpoint_variables(model)
-    assert "bert/embeddings/word_embeddings" in names
-    assert "top/kernel" in names
 
 
 @pytest.mark.filterwarnings("error:Gradients do not exist")
@@ -82,9 +65,7 @@ def test_without_a_pooler(model, tmp_path, caplog):
         "sequence_output": (B, S, H)
     }
     bare.save(tmp_path / "bare.keras")
-    plan = conversion.plan(open_pretrained(tmp_path / "bare.keras"), "google")
-    (tmp_path / "google").mkdir()
-    conversion.write(plan, str(tmp_path / "google"))
+    bare.save_pretrained(tmp_path / "google", "tf1")
     again = BertModel(CONFIG, add_pooling_layer=False)
     assert not load_checkpoint(again, tmp_path / "google").missing
     for same in (bare, again, keras.models.load_model(tmp_path / "bare.keras")):
@@ -154,8 +135,6 @@ def test_pooled_output_in_a_functional_model(model):
         model.pooled_output(inputs),
         atol=2e-6,
     )
-    with pytest.raises(InputError, match="Rename it to 'input_mask'"):
-        model.pooled_output({**inputs, "attention_mask": np.ones((B, S))})
 
 
 class Pooled(keras.Model):
@@ -195,25 +174,21 @@ def test_gradients_of_pooled_output():
         found = gradients(
             outer, inputs, lambda x: tf.reduce_sum(x**3), training=True
         )
-        assert found.keys() == expected.keys()
-        for name, value in expected.items():
-            np.testing.assert_allclose(found[name], value, atol=2e-6)
+        small_bert.assert_close(found, expected, 2e-6)
 
 
-# tests/training/test_step.py has fused passes and batches of all lengths.
 @pytest.mark.slow
 def test_lengths_are_compiled_when_they_occur(monkeypatch):
     """With the gradients, and dropout masks, of a compiled fixed length."""
     monkeypatch.setattr(kernels, "LEAST_SIZE", 1)
     monkeypatch.setattr(kernels, "LEAST_SIZE_OF_STEPS", 1)
     model = small_bert.make(BertModel, CONFIG)
-    seed = np.array([5, 6], "int32")
+    weights = [v.value for v in model.encoder.trainable_variables]
 
     def compute(features):
         with tf.GradientTape() as tape:
-            outputs = model(features, training=True, seed=seed)
+            outputs = model(features, training=True, seed=SEED)
             loss = tf.reduce_mean(outputs["sequence_output"] ** 3)
-        weights = [v.value for v in model.encoder.trainable_variables]
         return tape.gradient(loss, weights)
 
     features = {k: tf.constant(v) for k, v in small_bert.features().items()}
@@ -232,19 +207,79 @@ def test_lengths_are_compiled_when_they_occur(monkeypatch):
 def test_recomputed_blocks_have_the_masks_of_fused_kernels(monkeypatch):
     monkeypatch.setattr(kernels, "LEAST_SIZE", 1)
     config = dataclasses.replace(CONFIG, num_hidden_layers=1)
+    plain, twice = (
+        small_bert.make(BertModel, config, gradient_checkpointing=again)
+        for again in (False, True)
+    )
     with kernels.compiling(kernels.Compiled.PASSES):
         plain, twice = (
             gradients(
-                small_bert.make(
-                    BertModel, config, gradient_checkpointing=again
-                ),
+                model,
                 small_bert.features(),
                 lambda outputs: tf.reduce_mean(outputs["pooled_output"] ** 2),
                 training=True,
-                seed=np.array([5, 6], "int32"),
+                seed=SEED,
             )
-            for again in (False, True)
+            for model in (plain, twice)
         )
     assert max(np.abs(value).max() for value in plain.values()) > 1e-3
-    for name, value in plain.items():
-        np.testing.assert_allclose(twice[name], value, atol=1e-7, err_msg=name)
+    small_bert.assert_close(twice, plain, 1e-7)
+
+
+MORE = 5
+GROWING = ("bert/embeddings/word_embeddings", "cls/predictions/output_bias")
+
+
+@pytest.mark.parametrize(
+    ("model_class", "policy"),
+    [
+        *((model_class, "float32") for model_class in small_bert.MODELS),
+        (heads.BertPretrainer, "bfloat16"),
+    ],
+)
+def test_only_the_vocabulary_grows(model_class, policy):
+    model = small_bert.make(model_class, dtype=policy)
+    model.layers[0].trainable = False
+    model.weights[-1].trainable = False  # Not in the config.
+    before = small_bert.arrays(model)
+    larger = resize_vocabulary(model, V + MORE)
+    assert type(larger) is model_class
+    assert larger.config.vocab_size == V + MORE
+    expected = model.get_config() | {"config": larger.config.to_dict()}
+    assert larger.get_config() == expected
+    for old, new in zip(model.weights, larger.weights, strict=True):
+        assert new.path == old.path
+        assert new.dtype == old.dtype
+        assert new.trainable is old.trainable
+    after = small_bert.arrays(larger)
+    for name, value in before.items():
+        np.testing.assert_array_equal(after[name][: len(value)], value)
+        new = after[name][len(value) :]
+        assert len(new) == (MORE if name in GROWING else 0), name
+        mean = value.mean(0, keepdims=True)
+        rtol = 1e-5 if policy != "bfloat16" else 1e-2
+        np.testing.assert_allclose(new, mean + 0 * new, rtol=rtol, atol=1e-6)
+    # The old model does not share the weights of the copy.
+    for weight in larger.weights:
+        weight.assign(keras.ops.zeros_like(weight))
+    small_bert.assert_close(small_bert.arrays(model), before, 0)
+
+
+def test_unbuilt_models_and_equal_sizes():
+    for size in (V, V + MORE):
+        larger = resize_vocabulary(BertModel(CONFIG), size)
+        assert larger.embeddings.word_embeddings.shape == (size, H)
+
+
+@pytest.mark.parametrize(
+    ("model_class", "vocab_size", "message"),
+    [
+        (BertModel, V - 1, f"at least {V}.* got {V - 1}"),
+        (BertModel, 40.0, "a positive integer; got 40.0.$"),
+        (keras.Sequential, V, "Sequential is not a model"),
+    ],
+)
+def test_invalid_resizes_are_refused(model_class, vocab_size, message):
+    model = model_class(CONFIG) if model_class is BertModel else model_class()
+    with pytest.raises(InputError, match=message):
+        resize_vocabulary(model, vocab_size)

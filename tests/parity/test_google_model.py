@@ -13,15 +13,10 @@ import pytest
 from keras import ops
 
 from bert_tf.config import BertConfig
+from bert_tf.data.records import pretraining_schema
 from bert_tf.kinds.pretraining.task import PretrainingTask
+from bert_tf.modeling import heads
 from bert_tf.modeling.encoder import BertModel
-from bert_tf.modeling.heads import (
-    BertClassifier,
-    BertMultipleChoice,
-    BertPretrainer,
-    BertSpanLabeler,
-    BertTokenClassifier,
-)
 from bert_tf.modeling.optimization import AdamWeightDecay, WarmupLinearDecay
 from bert_tf.modeling.variables import checkpoint_variables
 from tests.backends import small_bert
@@ -32,20 +27,12 @@ STEPS, WARMUP, PEAK = 20, 5, 0.004
 # The tolerance of one pass in float32. An epsilon of 1e-6 instead of 1e-12
 # would exceed it.
 TOLERANCE = 5e-6
-TASK_INPUTS = (
-    "input_ids",
-    "input_mask",
-    "segment_ids",
-    "masked_lm_positions",
-    "masked_lm_ids",
-    "masked_lm_weights",
-    "next_sentence_labels",
-)
+TASK_INPUTS = tuple(feature.name for feature in pretraining_schema(1, 1))
 
 
 @pytest.fixture(scope="module")
 def oracle(google_oracle):
-    """Config without dropout, weights, inputs, the original's outputs."""
+    """Config without dropout, weights, the original's arrays."""
     config, arrays = google_oracle
     config = dataclasses.replace(
         config, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
@@ -123,10 +110,10 @@ def test_every_array_of_the_original(oracle, fidelity):
 
 
 HEADS = {
-    "classifier": lambda config: BertClassifier(config, 3),
-    "token": lambda config: BertTokenClassifier(config, 5),
-    "choice": BertMultipleChoice,
-    "span": BertSpanLabeler,
+    "classifier": lambda config: heads.BertClassifier(config, 3),
+    "token": lambda config: heads.BertTokenClassifier(config, 5),
+    "choice": heads.BertMultipleChoice,
+    "span": heads.BertSpanLabeler,
 }
 
 
@@ -205,9 +192,6 @@ def test_from_the_originals_files(shared_data, oracle, fidelity):
     )
 
 
-# Training.
-
-
 def test_every_gradient(oracle, torch_numbers, fidelity):
     config, weights, expected = oracle
     batch = {name: expected[name] for name in TASK_INPUTS}
@@ -244,12 +228,26 @@ def adam():
     )
 
 
+def assert_trained(fidelity, check, losses, expected, model, after):
+    """Compares the losses of all steps and the weights after them."""
+    for name, values in losses.items():
+        fidelity(
+            f"{check}: {name} of the worst step",
+            gap(values, expected[name]),
+            2e-5,
+        )
+    ours = small_bert.arrays(model)
+    fidelity(
+        f"{check}: weights after them, largest difference",
+        max(gap(ours[name], after[name]) for name in after),
+        2e-5,
+    )
+
+
 def masked_lm_loss(labels, logits):
     """Per example, so that the mean over the batch is the original's loss.
 
-    Args:
-      labels: [B, P, 2], ids and weights.
-      logits: [B, P, V].
+    `labels` are ids and weights, [B, P, 2]; `logits` are [B, P, V].
     """
     ids, weights = labels[..., 0], labels[..., 1]
     each = keras.losses.sparse_categorical_crossentropy(
@@ -268,39 +266,28 @@ def next_sentence_loss(labels, logits):
 @pytest.mark.slow
 def test_20_steps_of_fit(oracle, torch_numbers, fidelity):
     config, weights, expected = oracle
-    model = filled(BertPretrainer(config), weights)
-    model.compile(
-        adam(),
-        {
-            "masked_lm_logits": masked_lm_loss,
-            "next_sentence_logits": next_sentence_loss,
-        },
-    )
-    ids, word_weights = expected["masked_lm_ids"], expected["masked_lm_weights"]
+    model = filled(heads.BertPretrainer(config), weights)
+    names = ("masked_lm_logits", "next_sentence_logits")
+    functions = (masked_lm_loss, next_sentence_loss)
+    model.compile(adam(), dict(zip(names, functions, strict=True)))
+    words = [expected["masked_lm_ids"], expected["masked_lm_weights"]]
+    labels = (np.stack(words, -1), expected["next_sentence_labels"])
     history = model.fit(
         {name: expected[name] for name in TASK_INPUTS[:4]},
-        {
-            "masked_lm_logits": np.stack([ids, word_weights], -1),
-            "next_sentence_logits": expected["next_sentence_labels"],
-        },
-        batch_size=len(ids),
+        dict(zip(names, labels, strict=True)),
+        batch_size=len(words[0]),
         epochs=STEPS,
         shuffle=False,
         verbose=0,
     ).history
-    ours = small_bert.numbers(checkpoint_variables(model))
-    steps, after = torch_numbers["steps"], torch_numbers["after"]
-    check = "model: 20 steps of compile and fit from Google's random model"
-    losses = steps["masked_lm_loss"] + steps["next_sentence_loss"]
-    fidelity(
-        f"{check}: loss of the worst step",
-        gap(np.array(history["loss"]), losses),
-        2e-5,
-    )
-    fidelity(
-        f"{check}: weights after them, largest difference",
-        max(gap(ours[name], after[name]) for name in after),
-        2e-5,
+    steps = torch_numbers["steps"]
+    assert_trained(
+        fidelity,
+        "model: 20 steps of compile and fit from Google's random model",
+        {"loss": np.array(history["loss"])},
+        {"loss": steps["masked_lm_loss"] + steps["next_sentence_loss"]},
+        model,
+        torch_numbers["after"],
     )
 
 
@@ -318,17 +305,12 @@ def test_20_steps_of_the_scripts(oracle, torch_numbers, fidelity):
     records = step.TrainingStep(
         task, model, optimizer, tf.distribute.get_strategy()
     ).run(iter(data), tf.constant(STEPS))
-    steps, after = torch_numbers["steps"], torch_numbers["after"]
-    check = "model: 20 steps of run_pretraining.py's loop"
-    for name in steps:
-        fidelity(
-            f"{check}: {name} of the worst step",
-            gap(records[name].numpy(), steps[name]),
-            2e-5,
-        )
-    ours = small_bert.numbers(checkpoint_variables(model))
-    fidelity(
-        f"{check}: weights after them, largest difference",
-        max(gap(ours[name], after[name]) for name in after),
-        2e-5,
+    steps = torch_numbers["steps"]
+    assert_trained(
+        fidelity,
+        "model: 20 steps of run_pretraining.py's loop",
+        {name: records[name].numpy() for name in steps},
+        steps,
+        model,
+        torch_numbers["after"],
     )

@@ -109,8 +109,7 @@ def test_berts_adam(fidelity):
     ("name", "formula", "arguments"),
     [
         pytest.param(
-            "the paper's",
-            formulas.PaperLamb,
+            *("the paper's", formulas.PaperLamb),
             {"exclude_from_layer_adaptation": ()},
             marks=pytest.mark.slow,
         ),

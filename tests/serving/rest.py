@@ -29,12 +29,7 @@ def serve(path, requests):
 
 
 def answer_all(path, requests):
-    """Loads a version and answers requests.
-
-    Returns:
-      Dict of `answers`; and `warmed_up`, the model's name and the number of
-      rows of each warm-up request.
-    """
+    """Returns the answers, and the name and rows of each warm-up request."""
     import tensorflow as tf
     import tensorflow_text  # noqa: F401 (for its op)
     from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog

@@ -73,10 +73,6 @@ def _token_vectors():
 
 KINDS = {
     "pairs": _pairs,
-    "presence": lambda: served_classifier(
-        random_weights(heads.BertClassifier(SMALL, len(LABELS))),
-        *(LABELS, "multi_label", False),
-    ),
     "scores": lambda: served_classifier(
         random_weights(heads.BertClassifier(SMALL, 1)),
         *((), "regression", True),

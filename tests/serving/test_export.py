@@ -1,17 +1,21 @@
 """An export, loaded as TensorFlow Serving and Triton load it and asked."""
 
 import base64
+import collections
+import hashlib
 import json
-import logging
+import math
 import os
 import pathlib
 import re
+import shlex
 import socket
 import subprocess
 import sys
 import tempfile
 import time
 import types
+import unittest.mock
 from typing import NamedTuple
 
 import numpy as np
@@ -20,19 +24,27 @@ import tensorflow as tf
 from checkout import ROOT
 from module_folders import importable
 from tensorflow.core.protobuf import saved_model_pb2
+from tensorflow_serving.apis.prediction_log_pb2 import PredictionLog
 
 from bert_tf.base import files
 from bert_tf.errors import InputError
 from bert_tf.kinds.tags.conll_files import TaggingEncoding
 from bert_tf.kinds.tags.graph import ServedTagger
 from bert_tf.modeling.heads import (
-    BertClassifier,
     BertPretrainer,
-    BertSpanLabeler,
     BertTokenClassifier,
 )
 from bert_tf.serving import export as exporting
-from bert_tf.serving.export import WARM_UP_SIZES, StoredWeights, export
+from bert_tf.serving.export import (
+    BATCHING_PARAMETERS,
+    MAX_BATCH_SIZE,
+    WARM_UP_SIZES,
+    WEIGHTS,
+    StoredWeights,
+    export,
+    readme,
+    write_warm_up,
+)
 from tests.serving import rest
 from tests.serving.small_served import (
     CONFIG,
@@ -47,7 +59,7 @@ FILES = {
     "saved_model.pb",
     "fingerprint.pb",
     "variables/variables.index",
-    "variables/variables.data-00000-of-00001",
+    WEIGHTS,
     "assets/vocab.txt",
     "assets/labels.txt",
     "assets.extra/tf_serving_warmup_requests",
@@ -107,10 +119,6 @@ def test_files_of_a_version(path):
     vocab = written["assets/vocab.txt"].decode()
     assert vocab.splitlines() == list(VOCAB)
     assert written["assets/labels.txt"].decode().split("\n")[1] == "B-é"
-    card = json.loads(written["assets.extra/model_card.json"])
-    assert card["name"] == "mine"
-    assert card["metrics"] == {"accuracy": 0.5}
-    assert card["weights"]["file"] in written
     assert b"part_1" not in written["variables/variables.index"]
     # A server is another user, and temporary folders are private.
     umask = os.umask(0o22)
@@ -118,6 +126,53 @@ def test_files_of_a_version(path):
     for file in (path, *path.rglob("*")):
         readable = 0o555 if file.is_dir() else 0o444
         assert file.stat().st_mode & readable == readable & ~umask
+
+
+def test_the_model_card(path):
+    written = contents(path)
+    card = json.loads(written["assets.extra/model_card.json"])
+    assert {"bert_tf", "tensorflow", "keras"} < card.pop("versions").keys()
+    assert card.pop("parameters") > 1000
+    checked = {"weights": WEIGHTS, "vocabulary": "assets/vocab.txt"}
+    for name, file in checked.items():
+        checksum = hashlib.sha256(written[file]).hexdigest()
+        assert card.pop(name) == {"file": file, "sha256": checksum}
+    assert card == {
+        "name": "mine",
+        "kind": "tagger",
+        "source": "model.ckpt-7",
+        "metrics": {"accuracy": 0.5},
+        "labels": [*LABELS],
+        "encoding": {
+            "do_lower_case": True,
+            "strip_accents": None,
+            "max_seq_length": LENGTH,
+        },
+        "vocab_size": len(VOCAB),
+        "dtype_policy": "float32",
+    }
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("releases/uncased_L-2/", "uncased_L-2"),
+        ("2020_02_20/uncased_L-2", "2020_02_20/uncased_L-2"),
+        ("hf://google/bert-base@main", "hf://google/bert-base@main"),
+        ("file:///home/me/bert_model.ckpt", "bert_model.ckpt"),
+    ],
+)
+def test_the_source_contains_no_local_folder(path, served, source, expected):
+    card = exporting.model_card(served, str(path), "mine", source=source)
+    assert card["source"] == expected
+
+
+def test_every_metric_is_valid_json(path, served):
+    numbers = [np.float32(0.1), math.nan, -math.inf, np.int64(12), None]
+    metrics = dict(zip("abcde", numbers, strict=True))
+    card = exporting.model_card(served, str(path), "mine", metrics)
+    assert json.loads(exporting.to_json(card)) == card
+    assert [*card["metrics"].values()] == [0.1, None, None, 12, None]
 
 
 def test_no_file_names_this_machine(path):
@@ -171,25 +226,75 @@ def test_needs_nothing_of_keras_and_no_unknown_op(path, served):
     assert len(nodes) < len(names) + 50
 
 
-@pytest.mark.slow
-def test_two_replicas_and_bfloat16(tmp_path):
-    """The variables are mirrored as in a job, and kernels get smaller."""
-    strategy = tf.distribute.MirroredStrategy(
-        ["CPU:0", "CPU:1"],
-        cross_device_ops=tf.distribute.ReductionToOneDevice(),
+# The README, warm-up requests and batching parameters ------------------------
+
+SIGNATURES = {
+    "serving_default": (
+        {"text": tf.TensorSpec([None], tf.string)},
+        {
+            "label": tf.TensorSpec([None], tf.string),
+            "score": tf.TensorSpec([None, None, 3], tf.float32),
+        },
     )
-    with strategy.scope():
-        served = tagger(dtype="mixed_bfloat16")
-    path = export(served, str(tmp_path), version=3)
-    loaded = tf.saved_model.load(path)
-    assert loaded.weights["bert/pooler/dense/kernel"].dtype == tf.bfloat16
-    texts = ["the cat", "é"]
-    answer = loaded.signatures["serving_default"](text=tf.constant(texts))
-    expected = eager(served.answer, text=texts)
-    assert answer["probabilities"].dtype == tf.float32
-    np.testing.assert_allclose(
-        answer["probabilities"], expected["probabilities"], atol=1e-5
+}
+
+
+@pytest.mark.parametrize(
+    ("example", "instance"),
+    [
+        ({"text": ["it's `ls` \\ é", "b"]}, "it's `ls` \\ é"),
+        (
+            {"text": ["a", "b"], "choices": [["c", "d"], ["e", "f"]]},
+            {"text": "a", "choices": ["c", "d"]},
+        ),
+    ],
+)
+def test_the_readme(example, instance):
+    """A shell reads the commands as they are meant; a single input is bare."""
+    text = readme("mine", "classifier", SIGNATURES, example)
+    assert text.startswith("# mine: classifier\n")
+    blocks = re.findall(r"^```sh\n(.*?)\n```$", text, re.M | re.S)
+    blocks = [block.replace("\\\n", "") for block in blocks]
+    server, [*curl, request, url] = map(shlex.split, blocks)
+    assert server[-3:] == ["-e", "MODEL_NAME=mine", "tensorflow/serving"]
+    assert curl == ["curl", "-d"]
+    assert json.loads(request) == {"instances": [instance]}
+    assert url == "http://localhost:8501/v1/models/mine:predict"
+    cells = "`text` string (None,) | `label` string (None,)<br>"
+    assert f"| `serving_default` | {cells}`score` float32 (None" in text
+    assert len(text.splitlines()) < 40
+
+
+def test_warm_up_requests(tmp_path):
+    """Several sizes, and a text longer than the maximum."""
+    example = {"question": ["q", "é"], "choices": [["a", "b"], ["c", "d e"]]}
+    served = types.SimpleNamespace(
+        example=example,
+        inputs=dict.fromkeys(example, tf.TensorSpec([None], tf.string)),
+        encoding=types.SimpleNamespace(max_seq_length=13),
     )
+    path = str(tmp_path / "requests")
+    write_warm_up(path, served, "mine")
+    columns = []
+    for record in tf.data.TFRecordDataset(path).as_numpy_iterator():
+        inputs = PredictionLog.FromString(record).predict_log.request.inputs
+        columns.append([tf.make_ndarray(inputs[name]) for name in example])
+    *sized, long = columns
+    for size, (questions, choices) in zip(WARM_UP_SIZES, sized, strict=True):
+        assert (len(questions), choices.shape) == (size, (size, 2))
+        assert questions.tolist()[:2] == [b"q", "é".encode()][:size]
+    assert long[0].tolist() == [b" ".join([b"q"] * 13)]
+    assert long[1].shape == (1, 2)
+
+
+def test_batching_parameters_are_valid():
+    found = re.findall(r"(?m)^(\w+) \{ value: (\d+) \}$", BATCHING_PARAMETERS)
+    values = {name: int(value) for name, value in found}
+    assert len(values) == 4
+    assert "\npad_variable_length_inputs: false\n" in BATCHING_PARAMETERS
+    assert min(values.values()) > 0
+    # A server does not load a model with larger warm-up requests.
+    assert values["max_batch_size"] == MAX_BATCH_SIZE >= max(WARM_UP_SIZES)
 
 
 # The server ------------------------------------------------------------------
@@ -251,22 +356,15 @@ def test_a_server_answers_without_this_project(path, served, serve):
 
 # Triton: examples/triton/model.py, called as its Python backend calls it -----
 
+Response = collections.namedtuple("Response", "tensors error", defaults=[None])
+
 
 class Tensor(NamedTuple):
-    """`triton_python_backend_utils.Tensor`."""
-
     name: str
     rows: np.ndarray
 
     def as_numpy(self):
         return self.rows
-
-
-class Response(NamedTuple):
-    """`triton_python_backend_utils.InferenceResponse`."""
-
-    tensors: list
-    error: str | None = None
 
 
 @pytest.fixture(scope="module")
@@ -323,20 +421,16 @@ def test_requests_that_arrive_together_are_answered_as_alone(triton):
 def test_inputs_and_outputs_are_described_for_triton(triton, monkeypatch):
     module = sys.modules[triton.__module__]
     monkeypatch.setattr(module, "load", lambda version: triton.model)
-    inputs, outputs, more = [], [], []
-    config = types.SimpleNamespace(
-        add_input=inputs.append,
-        add_output=outputs.append,
-        set_max_batch_size=more.append,
-        set_dynamic_batching=lambda: more.append("dynamic"),
-    )
+    config = unittest.mock.Mock()
     assert triton.auto_complete_config(config) is config
-    assert more == [32, "dynamic"]
+    config.set_max_batch_size.assert_called_once_with(32)
+    config.set_dynamic_batching.assert_called_once_with()
     text = {"name": "text", "data_type": "TYPE_STRING", "dims": [1]}
-    assert inputs == [text]
-    found = {output.pop("name"): output for output in outputs}
-    assert found["num_words"] == {"data_type": "TYPE_INT32", "dims": [1]}
-    assert found["words"] == {"data_type": "TYPE_STRING", "dims": [-1]}
+    config.add_input.assert_called_once_with(text)
+    outputs = [call.args[0] for call in config.add_output.call_args_list]
+    found = {row["name"]: (row["data_type"], row["dims"]) for row in outputs}
+    assert found["num_words"] == ("TYPE_INT32", [1])
+    assert found["words"] == ("TYPE_STRING", [-1])
 
 
 # Versions, with a model that is quick to write -------------------------------
@@ -432,17 +526,15 @@ def test_a_file_instead_of_the_folder(served, write):
         export(served, folder)
 
 
-NAME = "The model's name on the server must be"
-REFUSED = [
-    *(({"name": name}, NAME) for name in ("", "a/b", "é", "-a", "a:b", "a\n")),
-    *(
-        ({"version": version}, f"version must be .*; got {version}")
-        for version in (0, 2**63, True)
-    ),
-]
-
-
-@pytest.mark.parametrize(("options", "message"), REFUSED)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"name": "a/b"}, "The model's name on the server must be"),
+        ({"name": "a\n"}, "The model's name on the server must be"),
+        ({"version": 0}, "version must be .*; got 0"),
+        ({"version": 2**63}, "version must be .*; got 9223372036854775808"),
+    ],
+)
 def test_refuses_invalid_names_and_versions(served, tmp_path, options, message):
     with pytest.raises(InputError, match=message):
         export(served, str(tmp_path / "models"), **options)
@@ -488,15 +580,8 @@ IDS = np.array([[2, 7, 11, 3, 0], [2, 5, 3, 0, 0]], np.int32)
 FEATURES = {"input_ids": IDS, "input_mask": (IDS > 0).astype(np.int32)}
 
 
-@pytest.mark.parametrize(
-    ("make", "policy"),
-    [
-        (lambda policy: BertSpanLabeler(CONFIG, dtype=policy), "bfloat16"),
-        (lambda policy: BertPretrainer(CONFIG, dtype=policy), "float16"),
-    ],
-)
-def test_outputs_are_equal_bit_for_bit(make, policy):
-    model = random_weights(make(f"mixed_{policy}"))
+def test_outputs_are_equal_bit_for_bit():
+    model = random_weights(BertPretrainer(CONFIG, dtype="mixed_bfloat16"))
     stored = StoredWeights(model)
     expected = model(FEATURES)
     with stored.scope():
@@ -505,29 +590,10 @@ def test_outputs_are_equal_bit_for_bit(make, policy):
         np.testing.assert_array_equal(values, expected[name])
     for name, variable in stored.by_name.items():
         is_wide = name.split("/")[-1] in ("gamma", "beta", "output_bias")
-        assert variable.dtype == (tf.float32 if is_wide else policy), name
+        assert variable.dtype == ("float32" if is_wide else "bfloat16"), name
     kernel = stored.by_name["bert/embeddings/word_embeddings"]
     kernel.assign_add(tf.random.normal(kernel.shape, dtype=kernel.dtype))
     with stored.scope():
         found = model(FEATURES)
     for name, values in found.items():
         assert np.abs(values - expected[name]).max() > 0.1
-
-
-@pytest.mark.parametrize("policy", ["float32", "bfloat16"])
-def test_without_casts_the_variables_are_shared(policy):
-    model = BertClassifier(CONFIG, 3, dtype=policy)
-    model.build()
-    own = [id(variable.value) for variable in model.weights]
-    assert [id(v) for v in StoredWeights(model).by_name.values()] == own
-
-
-# Messages ---------------------------------------------------------------------
-
-
-def test_loggers_are_silenced_and_restored():
-    logger = logging.getLogger("absl")
-    with exporting.silenced(logging.INFO):
-        assert not logger.isEnabledFor(logging.INFO)
-        assert logger.isEnabledFor(logging.ERROR)
-    assert logging.root.manager.disable == logging.NOTSET

@@ -29,7 +29,7 @@ from bert_tf.serving.served import (
     in_batches,
 )
 from bert_tf.tasks import predictions
-from bert_tf.tasks.encoding import Encoding, TextEncoding
+from bert_tf.tasks.encoding import Encoding
 from bert_tf.tasks.examples import Example
 from bert_tf.tasks.masked_words import MaskedWordsTask, MaskEncoding
 from bert_tf.tasks.predictions import THRESHOLD
@@ -57,7 +57,6 @@ TOP_K = 3
 
 
 def features_of(examples, problem="regression", labels=(), num_choices=0):
-    """Returns the features that run_classifier.py makes."""
     encoding = Encoding(
         **vars(ENCODING),
         problem=problem,
@@ -69,14 +68,7 @@ def features_of(examples, problem="regression", labels=(), num_choices=0):
 
 
 def check(served, texts, features, expected):
-    """Checks all signatures of a model; returns the readable answers.
-
-    Args:
-      served: The model.
-      texts: Rows of its inputs.
-      features: The features that the script makes of them.
-      expected: Outputs of the script, floats.
-    """
+    """Compares all signatures with the script's features and float outputs."""
     answers = answer(served, texts)
     for found in (answers, answer_tokens(served, features)):
         for name, values in expected.items():
@@ -106,9 +98,6 @@ def check(served, texts, features, expected):
     assert len(tokenize(served, nothing)["tokens"]) == 0
     assert {len(v) for v in answer(served, served.example).values()} == {2}
     return answers
-
-
-# Classes, numbers and choices ------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -188,17 +177,6 @@ def test_windows_are_those_of_the_script(is_pair, length, stride):
     assert answer(served, nothing)["score"].shape == (0,)
 
 
-@pytest.mark.slow
-def test_windows_in_a_graph():
-    model = random_weights(BertClassifier(CONFIG, 1))
-    options = {"max_seq_length": 5, "doc_stride": 1}
-    served = served_classifier(model, (), "regression", False, **options)
-    for texts in ([b"", b"a", b"the cat sat on " * 12], []):
-        expected = served.answer({"text": tf.constant(texts, tf.string)})
-        found = answer(served, {"text": texts})["score"]
-        np.testing.assert_allclose(found, expected["score"], atol=1e-4)
-
-
 def test_choices_are_those_of_the_script():
     model = random_weights(BertMultipleChoice(CONFIG))
     served = ServedMultipleChoice(model, ENCODING, NUM_CHOICES)
@@ -223,9 +201,6 @@ def test_choices_are_those_of_the_script():
     # Servers send texts as JSON, which has no invalid UTF-8.
     expected = [text_of(row[n]).encode() for row, n in chosen]
     assert answers["choice_text"].tolist() == expected
-
-
-# Vectors ---------------------------------------------------------------------
 
 
 @functools.cache
@@ -257,37 +232,23 @@ def test_embeddings_are_float32_under_any_policy():
         assert values.shape == (2, CONFIG.hidden_size)
 
 
-@pytest.mark.parametrize(
-    ("layers", "pooling"),
-    [
-        ("sum_all,0", "none"),
-        pytest.param("all,-1", "max", marks=pytest.mark.slow),
-    ],
-)
-def test_chosen_layers_and_pooling(layers, pooling):
-    """Without pooling, each token has its name and padding is empty."""
-    asked = {"choices": choose_layers(layers, CONFIG), "pooling": pooling}
-    choose = functools.partial(vectors, **asked)
+def test_tokens_without_pooling():
+    """Each has its name, and padding is empty."""
+    choices = choose_layers("sum_all,0", CONFIG)
+    choose = functools.partial(vectors, choices=choices, pooling="none")
     served = ServedEncoder(encoder(), ENCODING, choose)
     answers = answer(served, {"text": NASTY})
     features = features_of(EXAMPLES)
     mask = features["input_mask"]
-    expected = vectors(encoder()(features), mask, **asked)
-    if pooling == "none":
-        assert answers.pop("num_tokens").tolist() == mask.sum(axis=1).tolist()
-        tokens = np.array(VOCAB)[features["input_ids"]]
-        tokens = np.where(mask > 0, np.char.encode(tokens, "utf-8"), b"")
-        assert answers.pop("tokens").tolist() == tokens.tolist()
-        expected = {
-            name: np.where(mask[..., np.newaxis] > 0, values, 0)
-            for name, values in expected.items()
-        }
-    assert answers.keys() == asked["choices"].keys()
+    expected = choose(encoder()(features), mask)
+    assert answers.pop("num_tokens").tolist() == mask.sum(axis=1).tolist()
+    tokens = np.array(VOCAB)[features["input_ids"]]
+    tokens = np.where(mask > 0, np.char.encode(tokens, "utf-8"), b"")
+    assert answers.pop("tokens").tolist() == tokens.tolist()
+    assert answers.keys() == choices.keys()
     for name, values in answers.items():
-        np.testing.assert_allclose(values, expected[name], atol=1e-4)
-
-
-# Words for masks -------------------------------------------------------------
+        masked = np.where(mask[..., np.newaxis] > 0, expected[name], 0)
+        np.testing.assert_allclose(values, masked, atol=1e-4)
 
 
 @pytest.fixture(scope="module")
@@ -358,26 +319,15 @@ def test_words_are_those_of_the_script(filling):
         none = answer(filling, {"text": texts})
         assert not none["num_blanks"].any()
         assert none["words"].shape == (len(texts), 0, TOP_K)
-    example = answer(filling, filling.example)
-    assert example["num_blanks"].tolist() == [1, 2]
 
 
-def test_top_k_is_from_1_to_the_vocabulary(filling):
+def test_top_k_is_at_most_the_vocabulary(filling):
     served = ServedMaskedLM(filling.model, ENCODING, 10_007)
     answers = answer(served, {"text": [b"the [MASK]"]})
     words = answers["words"][0, 0].tolist()
     assert sorted(words) == sorted(token.encode() for token in VOCAB)
     total = answers["probabilities"][0, 0].sum()
     assert total == pytest.approx(1, abs=1e-5)
-    with pytest.raises(InputError, match="top_k must be a positive"):
-        ServedMaskedLM(filling.model, ENCODING, top_k=0)
-    vocab = tuple(token for token in VOCAB if token != "[MASK]")
-    encoding = TextEncoding(vocab, True, None, LENGTH)
-    with pytest.raises(InputError, match=r"but not \[MASK\]"):
-        ServedMaskedLM(filling.model, encoding)
-
-
-# All models ------------------------------------------------------------------
 
 
 def test_names_are_looked_up_by_number(tmp_path):
@@ -386,10 +336,7 @@ def test_names_are_looked_up_by_number(tmp_path):
     found = names(tf.constant([[2, 0], [1, -1], [3, 99]])).numpy()
     expected = [[" yes, 可能 ".encode(), b"no"], [b"", b""], [b"?", b""]]
     assert found.tolist() == expected
-    assert names(tf.zeros([0, 3], tf.int64)).shape == (0, 3)
-    names = Names(["no", " "], tmp_path / "labels.txt")
-    assert names([1, 0]).numpy().tolist() == [b" ", b"no"]
-    for name in ("a\nb", "a\r", "\n", "a\x85b", "\u2028"):
+    for name in ("a\nb", "a\r", "\u2028"):
         with pytest.raises(InputError, match=r"labels\.txt: name .* lines"):
             Names(["no", name], tmp_path / "labels.txt")
 
@@ -413,11 +360,8 @@ def refused(kind, message, **texts):
     ("context", "choices", "message"),
     [
         ([], [["a"] * 4], "choices of shape [0,4], a row for each context. "),
-        (["a"], [["a"] * 4] * 2, "each context. Received: [2,4]"),
-        (["a"], ["a"] * 4, "each context. Received: [4]"),
         (["a"], [["a"] * 2], "each context. Received: [1,2]"),
         ([["a"]], [["a"] * 4], "context of shape [1]. Received: [1,1]"),
-        ("a", [["a"] * 4], "context of shape [1]. Received: []"),
     ],
 )
 def test_refuses_inputs_of_other_shapes(context, choices, message):

@@ -1,12 +1,10 @@
-"""A tiny model and ways to train it. Not a test."""
+"""A tiny model, its texts and gradients. Not a test."""
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from bert_tf.config import BertConfig
-from bert_tf.modeling.optimization import AdamWeightDecay
-from bert_tf.training.step import TrainingStep
 
 S, V, H = 11, 23, 8
 CONFIG = BertConfig(
@@ -68,38 +66,4 @@ def assert_padding_changes_nothing(task, features, length) -> None:
         assert np.isfinite(values).all()
         np.testing.assert_allclose(
             short[name], values, rtol=1e-4, atol=1e-6, err_msg=name
-        )
-
-
-def train(task, features, micro_batches=1):
-    """Trains a new model for a step; returns the loss and Adam's moments."""
-    keras.utils.set_random_seed(5)
-    model = task.build_model()
-    optimizer = AdamWeightDecay(0.01)
-    optimizer.build(model.trainable_variables)
-    step = TrainingStep(
-        task,
-        model,
-        optimizer,
-        tf.distribute.get_strategy(),
-        micro_batches=micro_batches,
-    )
-    data = tf.data.Dataset.from_tensors(features)
-    losses = np.array(step.run(iter(data), tf.constant(1))["loss"])
-    slots = optimizer.slot_variables().items()
-    return losses, {name: slot.numpy() for name, slot in slots}
-
-
-def assert_micro_batches_are_one_batch(task, features) -> None:
-    """Compares the loss and gradients of a batch and of three parts."""
-    tf.config.run_functions_eagerly(True)  # Faster for a single step.
-    try:
-        whole, moments = train(task, features)
-        parts, others = train(task, features, micro_batches=3)
-    finally:
-        tf.config.run_functions_eagerly(False)
-    np.testing.assert_allclose(parts, whole, rtol=1e-5)
-    for name, moment in moments.items():
-        np.testing.assert_allclose(
-            others[name], moment, rtol=1e-3, atol=1e-7, err_msg=name
         )

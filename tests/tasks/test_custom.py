@@ -14,13 +14,12 @@ MULTI = {"problem": "multi_label"}
 
 
 @pytest.fixture
-def folder_of(tmp_path):
+def folder_of(write, tmp_path):
     """Returns a function that writes files and returns their folder."""
 
     def folder_of(**texts):
         for name, text in texts.items():
-            stem, _, extension = name.rpartition("_")
-            (tmp_path / f"{stem}.{extension}").write_text(text)
+            write(text, name.replace("_", "."))
         return str(tmp_path)
 
     return folder_of
@@ -85,19 +84,12 @@ def test_pairs_ids_and_other_file_names(folder_of, tmp_path, monkeypatch):
     ]
 
 
-def test_without_a_header(folder_of):
-    folder = folder_of(train_tsv=tsv(*ROWS))
-    options = {"text_a_column": "0", "label_column": "1", "has_header": False}
-    assert read(custom_data_set(folder, **options), "train", folder) == ROWS
-
-
 @pytest.mark.parametrize(
     ("rows", "options", "labels"),
     [
         # Numbers are sorted by value.
         (["2", "10", "1"], {}, ("1", "2", "10")),
-        # pandas writes the integers of one file as floats.
-        (["0", "1.0", "0.0"], {}, ("0", "1")),
+        (["10", "9", "x"], {}, ("10", "9", "x")),
         (["b", "a", "b"], {"labels": ["b", "a"]}, ("b", "a")),
         (["b, a", "", "c"], MULTI, ("a", "b", "c")),
         (["0.5", "3"], {"problem": "regression"}, ()),
@@ -116,8 +108,6 @@ def test_unknown_labels_of_another_file(folder_of):
     folder = folder_of(
         train_tsv=tsv(HEADER, *ROWS), dev_tsv=tsv(HEADER, ("x", "other"))
     )
-    with pytest.raises(InputError, match=r":3: unknown .* 'pos' and 'x'\.$"):
-        read(custom_data_set(folder, labels=["pos", "x"]), "train", folder)
     with pytest.raises(InputError, match=r":2: .*'other'.*'neg' and 'pos'\.$"):
         read(custom_data_set(folder), "dev", folder)
 
@@ -130,8 +120,6 @@ def test_prediction_needs_no_labels_in_files(folder_of, monkeypatch):
     monkeypatch.chdir(folder_of(train_tsv=tsv(HEADER, *ROWS)))
     with pytest.raises(InputError, match="`labels`, or `data_dir` with a tr"):
         custom_data_set("")
-    with pytest.raises(InputError, match=r"no train\.tsv, train\.csv or"):
-        custom_data_set(f"{folder}/no")
     assert custom_data_set("", labels=["a", "b"]).labels == ("a", "b")
 
 
@@ -148,9 +136,6 @@ def test_several_labels_in_columns(folder_of):
     assert read(found, "train", folder) == [("x", ("toxic",)), ("y", ())]
     assert read(found, "dev", folder) == [("x", ("rude",))]
     assert read(found, "test", folder) == [("x", None)]
-    found = custom_data_set(folder, **options, labels=["rude", "toxic"])
-    assert found.labels == ("rude", "toxic")
-    assert read(found, "dev", folder) == [("x", ("rude",))]
     # Numbered columns take the given labels in order.
     folder = folder_of(train_tsv=tsv(("x", "1", "0"), ("y", "0", "1")))
     options = MULTI | {"label_column": "1,2", "text_a_column": "0"}
@@ -163,9 +148,7 @@ def test_several_labels_in_columns(folder_of):
     ("options", "text", "message"),
     [
         ({}, "text\tlabel\na\tx\nb\tx\n", "'label', found 'x'"),
-        (MULTI, "text\tlabel\na\t\nb\t\n", "'label', found none"),
         ({}, "text\tlabel\na\tx\nb\t\n", ":3: no label"),
-        (MULTI, "text\tlabel\n", "no row"),
         ({}, "text\tlabels\na\tx\n", r"Did you mean 'labels'\?"),
         ({"train_file": "no.tsv"}, "", r"no no\.tsv, .* pass the .* `labels`"),
         (
@@ -174,17 +157,11 @@ def test_several_labels_in_columns(folder_of):
             "`labels` must be left out",
         ),
         ({"labels": ["a"]}, "", "`labels` must be .* two different"),
-        (MULTI | {"labels": ["a", "b", "a"]}, "", "two different"),
         ({"labels": ["", "b"]}, "", "non-empty names; got"),
         (
             MULTI | {"label_column": "b,c", "labels": ["a", "b"]},
             "",
             r"each label \(a and b\); got \['b', 'c'\]",
-        ),
-        (
-            MULTI | {"label_column": "1,2", "labels": ["a"]},
-            "",
-            "`label_column` must be a column for",
         ),
         ({}, tsv(HEADER, *ROWS, ("torn",)), "2 columns"),
     ],

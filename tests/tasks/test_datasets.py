@@ -40,19 +40,13 @@ def texts(part):
     return [example.text_a for example in part.read()]
 
 
-# ---------------------------------------------------------------------- labels
-
-
 @pytest.mark.parametrize(
     ("ours", "published", "known", "found"),
     [
-        (("0", "1"), (), ("1", "0"), ("1", "0")),
         (("0", "1"), (), ("1.0", "0.0"), ("1", "0")),
         (("0", "1"), ("bad", "good"), ("GOOD", "BAD"), ("1", "0")),
         (("a", "b", "c"), (), ("C", "a", "B"), ("c", "a", "b")),
-        (("a", "A"), (), ("A", "a"), ("A", "a")),
         # The order is unknown if the number of labels differs.
-        (("0", "1"), (), (), ("0", "1")),
         (("0", "1"), (), ("a", "b", "c"), ("0", "1")),
     ],
 )
@@ -69,11 +63,10 @@ def test_labels_in_the_order_of_a_model(
 
 
 def test_published_models_name_classes_that_files_number():
-    published = [d for d in datasets.TABLE if d.published_labels]
-    assert len(published) == 6
-    for data_set in published:
-        reversed_labels = data_set.published_labels[::-1]
-        assert data_set.with_labels(reversed_labels).labels == ("1", "0")
+    for data_set in datasets.TABLE:
+        if data_set.published_labels:
+            reversed_labels = data_set.published_labels[::-1]
+            assert data_set.with_labels(reversed_labels).labels == ("1", "0")
 
 
 def test_labels_of_another_task(warnings):
@@ -87,12 +80,6 @@ def test_labels_of_another_task(warnings):
     assert not warnings
     assert rte.with_labels(("LABEL_0", "LABEL_1"), is_trained=True) == rte
     assert "LABEL_0, LABEL_1 are assigned to" in warnings.pop()
-    numbers = datasets.find("sts-b")
-    assert numbers.positive_label is None
-    assert numbers.with_labels(()) == numbers
-
-
-# ----------------------------------------------------------------------- files
 
 
 def test_the_first_existing_file_is_read(tmp_path):
@@ -104,26 +91,17 @@ def test_the_first_existing_file_is_read(tmp_path):
         [part] = data_set.split("dev", str(tmp_path))
         assert part.path == str(tmp_path / name)
         assert texts(part) == ["x"]
-    for name in (f"{tmp_path}/a.tsv", f"file://{tmp_path}/a.tsv"):
-        [part] = toy(dev=source(name)).split("dev", str(tmp_path / "no"))
-        assert texts(part) == ["x"]
+    [part] = toy(dev=source(part.path)).split("dev", str(tmp_path / "no"))
+    assert texts(part) == ["x"]
 
 
-def test_missing_files(write, tmp_path):
-    data_set = toy(
-        train=source("sub/train.ko.tsv"), dev=source("a.tsv", "b.tsv")
-    )
-    folder = write({"sub/train.fr.tsv": "", "c.tsv": ""})
+def test_missing_files(tmp_path):
+    data_set = toy(train=source("train.ko.tsv"), dev=source("a.tsv", "b.tsv"))
     message = r"no a\.tsv or b\.tsv, the development set of toy\.$"
-    with pytest.raises(InputError, match=f"^{folder}: {message}"):
-        data_set.split("dev", folder)
-    with pytest.raises(InputError, match=r": no sub/train\.ko\.tsv, the tr"):
-        data_set.split("train", folder)
+    with pytest.raises(InputError, match=f"^{tmp_path}: {message}"):
+        data_set.split("dev", str(tmp_path))
     with pytest.raises(InputError, match=r"no test.* A model of toy"):
-        data_set.split("test", folder)
-
-
-# ---------------------------------------------------------- the official files
+        data_set.split("test", str(tmp_path))
 
 
 def as_text(example):
@@ -145,7 +123,7 @@ def read(task, split, folder, **options):
         (task, split)
         for task in datasets.NAMES
         for split in ("train", "dev", "test")
-        if (task, split) not in (("ax", "train"), ("ax", "dev"))
+        if task != "ax" or split == "test"
     ],
 )
 def test_layouts_of_the_official_files(tmp_path, warnings, task, split):
@@ -187,11 +165,6 @@ MSR = "\ufeffQuality|#1_ID|#2_ID|#1|#2\n"
     ("task", "file", "text", "examples"),
     [
         (
-            *("cola", "train.tsv"),
-            "gj04|1||Our friends.\ngj04|0|*|They drank it.",
-            ["0|Our friends.||1", "1|They drank it.||0"],
-        ),
-        (
             *("sst-2", "train.tsv"),
             'sentence|label\nhide new |0\n" quite a " film |1',
             ["0|hide new ||0", '1|" quite a " film ||1'],
@@ -200,10 +173,9 @@ MSR = "\ufeffQuality|#1_ID|#2_ID|#1|#2\n"
         # Questions with line breaks are skipped.
         (
             *("qqp", "train.tsv"),
-            "id|qid1|qid2|question1|question2|is_duplicate\n13|1|2|a|b|0\n"
-            "40|3|4|torn by a line\nbreak?|So?|1\n36|5|6|Who?||1\n"
-            "7|8|9|c|d|0",
-            ["13|a|b|0", "36|Who?||1", "7|c|d|0"],
+            "id|qid1|qid2|question1|question2|is_duplicate\n"
+            "40|3|4|torn by a line\nbreak?|So?|1\n36|5|6|Who?||1",
+            ["36|Who?||1"],
         ),
         (
             *("mnli", "train.tsv"),
@@ -217,11 +189,6 @@ MSR = "\ufeffQuality|#1_ID|#2_ID|#1|#2\n"
             '4,a_1,9,x She,"x, y",She,gold,goes.,"a, b",c,d,2',
             ["4|x, y|She goes.~She a, b~She c~She d|2"],
         ),
-        (
-            *("nsmc", "ratings_train.txt"),
-            'id|document|label\n9976970|아 "더빙..|0\n1||1',
-            ['9976970|아 "더빙..||0', "1|||1"],
-        ),
     ],
 )
 def test_peculiar_rows(write, task, file, text, examples):
@@ -232,44 +199,33 @@ def test_peculiar_rows(write, task, file, text, examples):
     assert read(task, "train", write({file: text})) == [examples]
 
 
-def test_the_labels_are_in_the_order_of_the_original():
-    for labels, names in {
-        ("0", "1"): ("cola", "mrpc", "sst-2", "qqp", "wnli"),
-        ("entailment", "not_entailment"): ("qnli", "rte"),
-        ("contradiction", "entailment", "neutral"): ("mnli", "xnli", "ax"),
-    }.items():
-        assert {datasets.find(name).labels for name in names} == {labels}
+@pytest.mark.parametrize(
+    ("labels", "names"),
+    [
+        (("0", "1"), "cola mrpc sst-2 qqp wnli"),
+        (("entailment", "not_entailment"), "qnli rte"),
+        (("contradiction", "entailment", "neutral"), "mnli xnli ax"),
+    ],
+)
+def test_the_labels_are_in_the_order_of_the_original(labels, names):
+    assert {datasets.find(x).labels for x in names.split()} == {labels}
 
 
 def test_names_of_tasks():
-    for name, found in {
-        "MRPC": "mrpc",
-        "sst2": "sst-2",
-        "STSB": "sts-b",
-    }.items():
+    names = {"MRPC": "mrpc", "sst2": "sst-2", "STSB": "sts-b"}
+    for name, found in names.items():
         assert datasets.find(name).name == found
     message = r"of cola, sst-2.*nsmc or custom; got 'mrcp'\. .* 'mrpc'\?$"
     with pytest.raises(InputError, match=message):
         datasets.find("mrcp")
 
 
-def test_parts_of_test_sets(tmp_path):
+def test_mnli_may_lack_its_second_development_set(tmp_path):
+    """tests/test_run_classifier_tasks.py has both, and the test sets."""
     folder = str(sentence_files.write(tmp_path, "mnli"))
-    parts = [
-        part
-        for task in ("mnli", "ax")
-        for part in datasets.find(task).split("test", folder)
-    ]
-    assert [(p.source.suffix, p.source.submission) for p in parts] == [
-        ("", "MNLI-m.tsv"),
-        ("_mismatched", "MNLI-mm.tsv"),
-        ("_ax", "AX.tsv"),
-    ]
     (tmp_path / "dev_mismatched.tsv").unlink()
     [part] = datasets.find("mnli").split("dev", folder)
     assert part.source.suffix == ""
-    with pytest.raises(InputError, match=r"ax has no dev.* A model of mnli"):
-        read("ax", "dev", folder)
 
 
 def test_xnli_in_any_language(write):
@@ -284,9 +240,6 @@ def test_xnli_in_any_language(write):
     assert read("xnli", "train", folder, **options)
     with pytest.raises(InputError, match=r"'en'; the .* 'bg' and 'zh'\.$"):
         read("xnli", "dev", folder, language="en")
-    message = r": no multinli/multinli\.train\.bg\.tsv or XNLI"
-    with pytest.raises(InputError, match=message):
-        read("xnli", "train", folder, language="bg")
 
 
 def test_nsmc_without_a_development_set(write):
@@ -294,9 +247,6 @@ def test_nsmc_without_a_development_set(write):
     assert read("nsmc", "dev", folder) == [["3|a||0"]]
     write({"ratings_valid.txt": "id\tdocument\tlabel\n4\tb\t1\n"})
     assert read("nsmc", "dev", folder) == [["4|b||1"]]
-
-
-# ------------------------------------------------------------------ real files
 
 
 @pytest.mark.parametrize(

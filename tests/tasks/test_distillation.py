@@ -14,6 +14,7 @@ from bert_tf.kinds.spans.task import SpanTask
 from bert_tf.kinds.tags.conll_files import TaggingEncoding
 from bert_tf.kinds.tags.task import TaggingTask
 from bert_tf.tasks.encoding import Encoding
+from bert_tf.tasks.examples import PROBLEMS
 from bert_tf.tasks.task import DISTILLATION_LOSS as LOSS
 from bert_tf.tasks.task import IS_LABELED, divergence
 from tests.tasks import small_training
@@ -23,8 +24,6 @@ B, C = 6, 3
 LABELS = ("no", "maybe", "yes")
 LENGTHS = np.array([5, 8, 9, 3, 7, 9])
 WEIGHT, TEMPERATURE = 0.7, 2.5
-PROBLEMS = ("single_label", "multi_label", "regression", "multiple_choice")
-KINDS = (*PROBLEMS, "span", "token")
 
 
 def case(kind):
@@ -96,7 +95,7 @@ def soft_loss_by_hand(kind, features, outputs):
     return divergence_by_hand(teacher, student)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*PROBLEMS, "span", "token"])
 def test_losses_and_weights_equal_the_formulas(kind):
     task, features, outputs = case(kind)
     student = task.student(WEIGHT, TEMPERATURE)
@@ -106,24 +105,24 @@ def test_losses_and_weights_equal_the_formulas(kind):
         name: (1 - WEIGHT) * keras.ops.convert_to_numpy(hard[name]),
         LOSS: WEIGHT * soft_loss_by_hand(kind, features, outputs),
     }
-    found = as_arrays(student.losses(features, outputs))
-    assert tuple(found) == student.loss_names == (name, LOSS)
-    for part, values in expected.items():
-        np.testing.assert_allclose(found[part], values, rtol=1e-4, atol=1e-6)
-    counted = as_arrays(student.loss_weights(features))
-    # The weights of examples, or their numbers of words.
-    np.testing.assert_array_equal(counted[LOSS], weights[name])
+    assert student.loss_names == (name, LOSS)
+
+    def assert_losses_and_weights(labels_weight):
+        found = as_arrays(student.losses(features, outputs))
+        for part, values in expected.items():
+            np.testing.assert_allclose(
+                found[part], values, rtol=1e-4, atol=1e-6
+            )
+        counted = as_arrays(student.loss_weights(features))
+        np.testing.assert_array_equal(counted[name], labels_weight)
+        # The weights of examples, or their numbers of words.
+        np.testing.assert_array_equal(counted[LOSS], weights[name])
+
+    assert_losses_and_weights(weights[name])
     # Examples without labels count for the teacher only.
     features[IS_LABELED] = np.array([1, 0, 1, 1, 0, 0], "int32")
-    found = as_arrays(student.losses(features, outputs))
     expected[name] *= features[IS_LABELED]
-    for part, values in expected.items():
-        np.testing.assert_allclose(found[part], values, rtol=1e-4, atol=1e-6)
-    counted = as_arrays(student.loss_weights(features))
-    np.testing.assert_array_equal(
-        counted[name], weights[name] * features[IS_LABELED]
-    )
-    assert (counted[LOSS] > 0).all()
+    assert_losses_and_weights(weights[name] * features[IS_LABELED])
 
 
 @pytest.mark.parametrize("temperature", [1.0, 5.0, 100.0])
@@ -136,15 +135,6 @@ def test_a_student_like_its_teacher_has_no_loss(temperature):
     centred = np.array([[3, -5, 2, -1, 1]], "float32")
     found = divergence(logits, logits + centred, 100.0)
     np.testing.assert_allclose(found, (centred**2).mean() / 2, rtol=0.05)
-
-
-def test_micro_batches_equal_one_batch():
-    """Some examples have no label, and one part has no words."""
-    task, features, _ = case("token")
-    features[IS_LABELED] = np.array([0, 0, 1, 1, 0, 1], "int32")
-    features["label_mask"][2:4] = 0
-    student = task.student(WEIGHT, TEMPERATURE)
-    small_training.assert_micro_batches_are_one_batch(student, features)
 
 
 def test_padding_does_not_change_the_loss_of_spans():

@@ -13,6 +13,7 @@ from bert_tf.kinds.classification.task import ClassificationTask
 from bert_tf.tasks.encoding import Encoding
 from bert_tf.tasks.examples import Example
 from bert_tf.tasks.task import Rows
+from tests.tasks.small_training import as_arrays
 
 VOCAB = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", *"abcdefghij")
 CUT = Encoding(VOCAB, True, None, 7, "single_label", ("no", "yes"))
@@ -34,28 +35,15 @@ def texts_of(example, encoding=WINDOWS):
     ("text_a", "text_b", "rows"),
     [
         ("", None, ["CLS SEP"]),
-        ("a b c d e", None, ["CLS a b c d e SEP"]),
         (
             "a b c d e f g h i",
             None,
             ["CLS a b c d e SEP", "CLS d e f g h SEP", "CLS g h i SEP"],
         ),
         # The longer text is split, the other one keeps half of the room.
-        (
-            "a",
-            "b c d e f",
-            ["CLS a SEP b c d SEP", "CLS a SEP e f SEP"],
-        ),
-        (
-            "a b c d",
-            "e f g",
-            ["CLS a b SEP e f SEP", "CLS c d SEP e f SEP"],
-        ),
-        (
-            "a b c",
-            "d e f",
-            ["CLS a b SEP d e SEP", "CLS a b SEP f SEP"],
-        ),
+        ("a", "b c d e f", ["CLS a SEP b c d SEP", "CLS a SEP e f SEP"]),
+        ("a b c d", "e f g", ["CLS a b SEP e f SEP", "CLS c d SEP e f SEP"]),
+        ("a b c", "d e f", ["CLS a b SEP d e SEP", "CLS a b SEP f SEP"]),
         ("", "a b c d e", ["CLS SEP a b c d SEP", "CLS SEP d e SEP"]),
     ],
 )
@@ -107,19 +95,6 @@ def test_texts_that_fit_have_the_rows_of_truncated_texts():
         assert seen == longer.split()
 
 
-def test_parts_of_a_data_set_do_not_change_its_rows(monkeypatch):
-    examples = [
-        Example(str(n), "a " * n, label="no") for n in (0, 31, 2, 9, 9, 50)
-    ]
-    whole = WINDOWS.encode(examples).batch
-    monkeypatch.setattr(Encoding, "rows_per_part", 3)
-    parts = [*WINDOWS.split(examples)]
-    assert len(parts) > 2
-    for name, values in whole.items():
-        joined = [WINDOWS.encode(part).batch[name] for part in parts]
-        np.testing.assert_array_equal(np.concatenate(joined), values)
-
-
 def test_rows_of_texts():
     rows = Rows.of([0, 1, 0, 0, 1, 2])
     values = np.array([[1, 8], [3, 2], [0.1, 7], [1, 1], [0, 5], [2, 0]], "f4")
@@ -127,11 +102,7 @@ def test_rows_of_texts():
     def pool(*options):
         return ops.convert_to_numpy(rows.pool(values, *options))
 
-    assert pool("max").tolist() == [
-        [3, 8],
-        values[2].tolist(),
-        [2, 5],
-    ]
+    assert pool("max").tolist() == [[3, 8], values[2].tolist(), [2, 5]]
     mean = pool("mean")
     np.testing.assert_allclose(mean, [[2, 5], [0.1, 7], [1, 2]], rtol=1e-6)
     assert mean.dtype == np.float32
@@ -171,11 +142,8 @@ def test_every_text_counts_once(problem):
     )
     without = {n: v for n, v in batch.items() if "window" not in n}
     losses, weights = (
-        ops.convert_to_numpy(each["label_loss"])
-        for each in (
-            task.losses(batch, outputs),
-            task.loss_weights(batch),
-        )
+        ops.convert_to_numpy(part["label_loss"])
+        for part in (task.losses(batch, outputs), task.loss_weights(batch))
     )
     alone = ops.convert_to_numpy(plain.losses(without, outputs)["label_loss"])
     text = np.repeat(range(3), counts)
@@ -184,33 +152,22 @@ def test_every_text_counts_once(problem):
     np.testing.assert_allclose(of_texts, means / 3, rtol=1e-5)
     assert (weights == 1).all()
 
-    kept = task.predictions(batch, outputs)
-    kept = {name: ops.convert_to_numpy(value) for name, value in kept.items()}
+    kept = as_arrays(task.predictions(batch, outputs))
     pooled = np.stack([logits[text == n].max(axis=0) for n in range(3)])
     firsts = batch["label_ids"][batch["window_numbers"] == 0]
     by_hand = {"label_ids": firsts, "input_ids": firsts[:, None]}
     by_hand = plain.predictions(
         by_hand, {"logits": ops.convert_to_tensor(pooled)}
     )
-    expected = plain.score(
-        {name: ops.convert_to_numpy(value) for name, value in by_hand.items()}
-    )
-    assert task.score(task.of_examples(kept)) == pytest.approx(
-        expected, rel=1e-5
-    )
+    expected = plain.score(as_arrays(by_hand))
+    found = task.score(task.of_examples(kept))
+    assert found == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
+def test_unsupported_windows_are_errors():
+    for changes, message in (
         ({"max_seq_length": 4}, "at least 5 with doc_stride; got 4"),
         ({"window_pooling": "sum"}, "one of mean or max; got 'sum'"),
-        (
-            {"problem": "multiple_choice"},
-            "`doc_stride` does not support multiple_choice",
-        ),
-    ],
-)
-def test_unsupported_windows_are_errors(changes, message):
-    with pytest.raises(InputError, match=message):
-        dataclasses.replace(WINDOWS, **changes)
+    ):
+        with pytest.raises(InputError, match=message):
+            dataclasses.replace(WINDOWS, **changes)

@@ -62,13 +62,6 @@ def letters(number):
     return " ".join("abc"[n % 3] for n in range(number))
 
 
-def train(*questions):
-    return make_windows(questions, encoding(), True)
-
-
-# ------------------------------------------------------------------ sequences
-
-
 def test_one_window():
     context = "The Japanese (1895-1943)."
     question = Question("q", "Who?", context, (Answer("1895", 14),))
@@ -103,7 +96,6 @@ def test_one_window():
         ("", "a b", "[CLS] [SEP] a b [SEP]"),
         # JSON can contain half of an emoji.
         ("\ud83d", "a \ud83d b", "[CLS] [UNK] [SEP] a [UNK] b [SEP]"),
-        ("who was the", "a", "[CLS] who was the [SEP] a [SEP]"),
         ("who was the man", "a", "[CLS] who was the [SEP] a [SEP]"),
         ("The", "a", "[CLS] [UNK] [SEP] a [SEP]"),
     ],
@@ -116,12 +108,7 @@ def test_sequences(question, context, expected):
     assert tokens(settings, batch["input_ids"][0]) == expected
     assert row.first == expected.split().index("[SEP]") + 1
     is_truncated = question.endswith("man")
-    assert len(faults.counts) == is_truncated
-    if is_truncated:
-        assert "truncated to `max_query_length`" in next(iter(faults.counts))
-
-
-# -------------------------------------------------- windows, and max contexts
+    assert ("`max_query_length`" in str(faults.counts)) == is_truncated
 
 
 def slow_windows(num_tokens, room, doc_stride):
@@ -152,8 +139,7 @@ def slow_owner(found, token):
 @pytest.mark.parametrize(
     ("max_seq_length", "doc_stride"),
     [
-        *[(13, n) for n in (1, 3, 100)],
-        *[(29, 7), (111, 37)],
+        *[(13, 1), (13, 100), (29, 7)],
         # The last window is so short that its length decides.
         (311, 151),
     ],
@@ -212,9 +198,6 @@ def test_a_shared_context_is_tokenized_once(monkeypatch):
     assert calls == [letters(7), letters(8), letters(9)]
 
 
-# -------------------------------------------------------------------- answers
-
-
 @pytest.mark.parametrize("name", TEXTS)
 def test_positions_give_the_answer_back(vocabulary, name):
     """Answers from any token to any other, in every window with all of it."""
@@ -236,7 +219,7 @@ def test_positions_give_the_answer_back(vocabulary, name):
         question = Question("q", "a", context, (answer,))
         batch = make_windows([question], settings, True).batch
         positions = batch["start_positions"], batch["end_positions"]
-        for number, place in enumerate(map(list, zip(*positions, strict=True))):
+        for number, place in enumerate(np.stack(positions, axis=1).tolist()):
             row = slow.window_of(batch, number)
             has = range(3 * number, 3 * number + len(row.starts))
             if inside[0] in has and inside[-1] in has:
@@ -261,7 +244,8 @@ JAPAN = "(Japanese electronics, 1895)"
 )
 def test_the_tokens_of_an_answer(context, text, whole):
     answers = Answer(text, context.index(text)), Answer(context[:1], 0)
-    batch = train(Question("q", "who", context, answers)).batch
+    question = Question("q", "who", context, answers)
+    batch = make_windows([question], encoding(), True).batch
     start = batch["token_starts"][0, batch["start_positions"][0]]
     end = batch["token_ends"][0, batch["end_positions"][0]]
     assert context[start:end] == whole
@@ -278,7 +262,7 @@ def test_questions_without_an_answer():
         Question("good", "who", "a b", plausible),
         Question("long", "who", letters(29), (Answer(letters(27), 2),)),
     ]
-    batch, counts, _, faults = train(*questions)
+    batch, counts, _, faults = make_windows(questions, encoding(), True)
     assert np.flatnonzero(counts).tolist() == [0, 1, 5, 6]
     assert batch["is_impossible"].tolist()[:3] == [1, 1, 0]
     # Without an answer, both positions are [CLS]'s.
@@ -303,38 +287,7 @@ def test_invalid_lengths():
         SpanEncoding(VOCAB, True, None, 67, 128, 64)
 
 
-# ------------------------------------------------------------------- real data
-
-
-def original_answer(question, tokenizer):
-    """Returns the characters that the original would train on.
-
-    It takes the words that the answer touches, then the first and longest run
-    of their tokens that equals the tokens of the answer.
-    """
-    [answer, *_], context = question.answers, question.context
-    end = answer.start + len(answer.text)
-    is_space = [c in " \t\r\n\u202f" for c in context]
-    edges = np.flatnonzero(np.diff([True, *is_space, True]))
-    pieces = [
-        (token.text, begin + token.start, begin + token.end)
-        for begin, after in edges.reshape(-1, 2).tolist()
-        if begin < end and after > answer.start
-        for token in tokenizer.tokenize_with_offsets(context[begin:after])
-    ]
-    wanted = tokenizer.tokenize(answer.text)
-    runs = (
-        pieces[first:last]
-        for first in range(len(pieces))
-        for last in range(len(pieces), first, -1)
-    )
-    same = (run for run in runs if [text for text, *_ in run] == wanted)
-    run = next(same, pieces)
-    return run[0][1], run[-1][2]
-
-
 def test_real_answers_come_back(shared_data):
-    """Answers are never longer than with the original's alignment by words."""
     questions = read_questions(
         str(shared_data / "squad" / "dev-v1.1.json"),
         with_negative=False,
@@ -345,16 +298,12 @@ def test_real_answers_come_back(shared_data):
     settings = SpanEncoding(tuple(vocab), True, None, 1024)
     batch, counts, _, _ = make_windows(questions, settings, True)
     assert (counts == 1).all()
-    tokenizer = FullTokenizer(vocab)
-    num_exact = num_different = 0
+    num_exact = 0
     for row, question in enumerate(questions):
         answer = question.answers[0]
         start = batch["token_starts"][row, batch["start_positions"][row]]
         end = batch["token_ends"][row, batch["end_positions"][row]]
-        begin, stop = original_answer(question, tokenizer)
-        assert begin <= start <= answer.start
-        assert answer.start + len(answer.text) <= end <= stop
+        assert start <= answer.start
+        assert answer.start + len(answer.text) <= end
         num_exact += question.context[start:end] == answer.text
-        num_different += (start, end) != (begin, stop)
     assert num_exact / len(questions) > 0.995
-    assert 0 < num_different < 10

@@ -15,8 +15,6 @@ from bert_tf.data.records import INPUTS as FEATURE_NAMES
 from bert_tf.kinds.tags.conll_files import to_iob2
 from bert_tf.kinds.vectors.task import pair_losses
 from bert_tf.tasks import metrics
-from bert_tf.tasks.encoding import Encoding
-from bert_tf.tasks.examples import Example
 from bert_tf.tasks.task import divergence
 from bert_tf.text_models import fit, predict
 from bert_tf.text_models.batches import EvaluationBatches, TrainingBatches
@@ -67,15 +65,13 @@ INPUTS = {
 }
 
 
+# test_windows_of_an_embedder has the numbers of the slow ones.
+SLOW = pytest.param("vectors of windows", marks=pytest.mark.slow)
+
+
 @pytest.fixture(
     scope="module",
-    params=[
-        # test_windows_of_an_embedder has their numbers.
-        pytest.param(
-            name, marks=[pytest.mark.slow] * (name == "vectors of windows")
-        )
-        for name in MODELS
-    ],
+    params=[SLOW if name in SLOW.values else name for name in MODELS],
 )
 def kind(request):
     return request.param
@@ -116,27 +112,14 @@ def unchanged(encoder, kind):
     return load(encoder, kind)
 
 
-def values(answers):
-    """All numbers of answers, and everything else as text."""
-    if isinstance(answers, np.ndarray):
-        return answers, ""
-    numbers = []
-
-    def keep(x):
-        if isinstance(x, float):
-            numbers.append(x)
-            return None
-        return x
-
-    return np.array(numbers), json.dumps(
-        keras.tree.map_structure(keep, answers)
-    ) + f"{len(numbers)}"
-
-
 def assert_same(found, expected):
-    (numbers, texts), (other, other_texts) = map(values, (found, expected))
-    assert texts == other_texts
-    np.testing.assert_allclose(numbers, other, rtol=1e-4, atol=1e-6)
+    def compare(x, y):
+        if isinstance(x, (float, np.ndarray)):
+            np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6)
+        else:
+            assert x == y
+
+    keras.tree.map_structure(compare, found, expected)
 
 
 def test_saved_and_loaded(encoder, kind, tmp_path):
@@ -168,19 +151,6 @@ def test_answers_do_not_depend_on_the_batch(encoder, kind):
     assert_same(found, answers[::-1])
 
 
-def test_questions_are_answered_with_the_best_span(encoder):
-    """Even if the best start and the best end make none."""
-    model = load(encoder, "questions")
-    model.rules = dataclasses.replace(model.rules, n_best_size=1)
-    questions = INPUTS["questions"]
-    for (_, context), found in zip(
-        questions, model.predict(questions), strict=True
-    ):
-        has_span = bool(found["answer"]) and found["start"] >= 0
-        assert has_span == bool(context), found
-        assert found["score"] == (1.0 if context else 0.0)
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(not ON_TENSORFLOW, reason="exports need TensorFlow")
 def test_an_export_gives_the_same_answers(encoder, kind, tmp_path):
@@ -198,57 +168,28 @@ def test_an_export_gives_the_same_answers(encoder, kind, tmp_path):
     expected = model.predict(columns)
     served = tf.saved_model.load(model.export(tmp_path, version=1))
     function = served.signatures["serving_default"]
-    names = ["text"]
+    arguments = {"text": tf.constant(columns)}
     if kind == "questions":
-        columns, names = zip(*columns, strict=True), ("question", "context")
-        columns = list(columns)
-    else:
-        columns = [columns]
-    arguments = {n: tf.constant(c) for n, c in zip(names, columns, strict=True)}
+        questions, contexts = map(tf.constant, zip(*columns, strict=True))
+        arguments = {"question": questions, "context": contexts}
     outputs = {n: x.numpy() for n, x in function(**arguments).items()}
     if "vector" in outputs:
         np.testing.assert_allclose(outputs["vector"], expected, atol=1e-5)
         return
     text, number = {
-        "classifier": ("label", "probability"),
-        "windows": ("label", "probability"),
         "masked words": ("words", "probabilities"),
         "questions": ("answer", "score"),
         "tagger": ("tags", "probabilities"),
-    }[kind]
+    }.get(kind, ("label", "probability"))
     for row, answer in enumerate(expected):
-        size = np.shape(answer[number])
-        part = tuple(slice(n) for n in size)
+        part = tuple(slice(n) for n in np.shape(answer[number]))
         np.testing.assert_allclose(
             outputs[number][row][part], answer[number], rtol=1e-4
         )
         theirs = np.char.decode(np.asarray(outputs[text][row]).astype(bytes))
         assert theirs[part].tolist() == answer[text]
-    if kind == "questions":
-        places = [[row["start"], row["end"]] for row in expected]
-        assert np.stack([outputs["start"], outputs["end"]], 1).tolist() == (
-            places
-        )
-
-
-def test_windows_of_a_classifier(encoder):
-    """The logits of its windows are pooled."""
-    whole = unchanged(encoder, "classifier")
-    model = load(
-        *(encoder, "windows"),
-        max_seq_length=5,
-        doc_stride=2,
-        window_pooling="mean",
-    )
-    model.model.set_weights(whole.model.get_weights())
-    rows = whole.predict(["b c d", "d e f", "f g h", "h i"])
-    rows = [[*row["probabilities"].values()] for row in rows]
-    pooled = np.exp(np.log(rows).mean(axis=0))
-    found = model.predict(" ".join("bcdefghi"))["probabilities"]
-    np.testing.assert_allclose(
-        [*found.values()], pooled / pooled.sum(), rtol=1e-4
-    )
-    assert_same(model.predict("a b"), whole.predict("a b"))
+        for name in ("start", "end") if kind == "questions" else ():
+            assert outputs[name][row] == answer[name]
 
 
 @pytest.mark.parametrize(
@@ -285,9 +226,6 @@ def test_pairs_of_long_texts(encoder):
     assert np.isfinite([*history["loss"], *history["val_loss"]]).all()
 
 
-# Training.
-
-
 def trained(model, x, y=None, **options):
     options = {"epochs": 6, "batch_size": 4, "verbose": 0, **options}
     model.compile(learning_rate=3e-3)
@@ -301,10 +239,7 @@ def test_training_on_windows_is_scored_by_text(encoder):
     texts = ["a c", *(" ".join(9 * "ab" + word) for word in "cdcd"), "b d"]
     labels = ["good" if text[-1] == "c" else "bad" for text in texts]
     history = trained(
-        *(model, texts, labels),
-        epochs=1,
-        validation_data=(texts, labels),
-        class_weight={0: 1.0, 1: 1.5},
+        *(model, texts, labels), epochs=1, validation_data=(texts, labels)
     ).history
     found = model.evaluate(texts, labels)
     np.testing.assert_allclose(found["loss"], history["val_loss"][-1], 1e-4)
@@ -316,27 +251,14 @@ def test_training_on_windows_is_scored_by_text(encoder):
     np.testing.assert_allclose(found["loss"], expected, rtol=1e-3)
     accuracy = np.mean(np.array(probabilities) > 0.5)
     assert found["accuracy"] == pytest.approx(accuracy)
-    # Every text has the same weight.
-    arrays = model._features(texts, labels).arrays
-    starts = np.flatnonzero(arrays["window_numbers"] == 0)
-    weights = 1 / arrays["num_windows"]
-    np.testing.assert_allclose(
-        np.add.reduceat(weights, starts), len(weights) / len(texts), rtol=1e-5
-    )
 
 
 @pytest.mark.graph
 def test_a_classifier_learns(encoder):
     model = load(encoder, "classifier")
     texts, labels = ["a b", "c d"] * 8, ["good", "bad"] * 8
-    history = trained(
-        model,
-        texts,
-        labels,
-        epochs=15,
-        batch_size=8,
-        validation_data=(texts[:2], labels[:2]),
-    ).history
+    options = {"validation_data": (texts[:2], labels[:2]), "batch_size": 8}
+    history = trained(model, texts, labels, epochs=15, **options).history
     assert history["loss"][-1] < history["loss"][0] / 2
     assert {"accuracy", "val_loss", "val_accuracy"} <= history.keys()
     found = model.evaluate(texts, labels, verbose=0)
@@ -396,14 +318,6 @@ def test_a_second_training_with_a_loss_scale(encoder):
 
 @pytest.mark.slow
 def test_other_models_learn(encoder):
-    tagger = load(encoder, "tagger")
-    words, tags = [["a", "b", "c"], ["d", "a"]] * 4, [[1, 2, 0], [0, 1]] * 4
-    trained(tagger, words, tags, epochs=20)
-    assert tagger.evaluate(words, tags)["f1"] == 1
-    answerer = load(encoder, "questions")
-    pairs, answers = [("a", "b c d"), ("b", "c d e")] * 4, ["c", "e"] * 4
-    trained(answerer, pairs, answers, epochs=20)
-    assert answerer.evaluate(pairs, answers)["exact_match"] == 100
     words = load(encoder, "masked words")
     history = trained(words, ["a b a b a b"] * 8, epochs=10).history
     assert history["loss"][-1] < history["loss"][0] / 2
@@ -414,27 +328,6 @@ def test_other_models_learn(encoder):
     scores = [1.0, 0.0, 1.0, 0.0]
     trained(embedder, pairs, scores, epochs=30)
     assert embedder.evaluate(pairs, scores)["pearson"] > 0.9
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("problem", ["multi_label", "regression"])
-def test_other_problems(encoder, problem):
-    y = [3.0, -1.0] if problem == "regression" else [["good", "bad"], []]
-    model = load(
-        encoder,
-        "classifier",
-        problem=problem,
-        **({"labels": None} if problem == "regression" else {}),
-    )
-    trained(model, ["a b", "c d"] * 4, y * 4, epochs=30)
-    first, second = model.predict(["a b", "c d"])
-    if problem == "regression":
-        assert first["score"] > 1 > second["score"]
-    else:
-        assert first["labels"] == ["bad", "good"]
-        assert second["labels"] == []
-        matrix = model._features(["a", "b"], np.array([[1, 1], [0, 0]]))
-        assert matrix.arrays["label_ids"].tolist() == [[1, 1], [0, 0]]
 
 
 def test_pair_loss():
@@ -458,50 +351,39 @@ def test_pair_loss():
     np.testing.assert_allclose(found, expected, rtol=1e-4)
 
 
-# Weights, and parts of the data.
-
-
 def keras_loss(model, x, y):
     features = model._features(x, y)
     return predict.keras_scores(model, features, 8, verbose=0)["loss"]
 
 
-def losses(model, x, y):
-    """The loss of each text by itself."""
-    rows = zip(x, y, strict=True)
-    return np.array([keras_loss(model, [a], [b]) for a, b in rows])
+def logits_of(model, x, y):
+    """Returns the features of the rows, and their logits."""
+    arrays = model._features(x, y).arrays
+    inputs = {name: arrays[name].astype("int32") for name in FEATURE_NAMES}
+    return arrays, model(inputs)
 
 
-@pytest.mark.parametrize("name", ["classifier", "questions", "tagger"])
+@pytest.mark.parametrize("name", ["questions", "tagger"])
 def test_weights_of_texts(encoder, name):
-    x = {
-        "classifier": ["a b", "c", "d e f"],
+    """The loss is the mean over windows, or over words."""
+    x, y = {
         # The second context needs several windows.
-        "questions": [("a", "b c"), ("b", CONTEXT), ("c", "d e")],
-        # The second has two rows, the third no words.
-        "tagger": [["a", "b"], list("abcdefghijklm"), []],
-    }[name]
-    y = {
-        "classifier": [0, 1, 0],
-        "questions": ["b", "r", "e"],
-        "tagger": [[0, 1], [1, 2] + [0] * 11, []],
+        "questions": ([("a", "b c"), ("b", CONTEXT)], ["b", "r"]),
+        # The second has two rows.
+        "tagger": (
+            [["a", "b"], [*CONTEXT[:26:2]]],
+            [[0, 1], [1, 2] + [0] * 11],
+        ),
     }[name]
     model = load(encoder, name, max_seq_length=10)
-    weights = np.array([0.5, 3.0, 0.25])
+    weights = np.array([0.5, 3.0])
     found = model.evaluate(x, y, sample_weight=weights, verbose=0)["loss"]
-    if name == "classifier":
-        expected = (losses(model, x, y) * weights).mean()
-    else:
-        rows = model._features(x, y).arrays["example_index"]
-        counts = np.bincount(rows)
-        assert counts[1] > 1
-        if name == "tagger":
-            counts = np.array([2, 13])
-            x, y, weights = x[:2], y[:2], weights[:2]
-        shares = weights * counts
-        # The mean over windows, or over words.
-        expected = (losses(model, x, y) * shares).sum()
-        expected /= counts.sum()
+    counts = np.bincount(model._features(x, y).arrays["example_index"])
+    assert counts[1] > 1
+    if name == "tagger":
+        counts = np.array([2, 13])
+    losses = [keras_loss(model, [a], [b]) for a, b in zip(x, y, strict=True)]
+    expected = (losses * weights * counts).sum() / counts.sum()
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
@@ -524,27 +406,24 @@ def test_numbers_are_weighted_and_averaged_by_text(encoder):
     ("kind", "batch_size", "loss"),
     [
         *(("texts", 1, "auto"), ("texts", 12, SPARSE)),
-        *(("words", 1, SPARSE), ("words", 12, "auto")),
-        *(("windows", 5, "auto"), ("windows", 12, SPARSE)),
+        *(("words", 1, SPARSE), ("words", 12, "auto"), ("windows", 5, "auto")),
     ],
 )
 def test_weights_multiply_losses(encoder, kind, batch_size, loss):
     """As in Keras: sum(weights * loss) / number of texts, or of words."""
     weights = np.array([0.5, 100.0])
-    options = {}
     if kind == "words":
         model = load(encoder, "tagger", labels=["O", "X"])
         x, y = [["a", "b"], ["c", "d"]] * 3, [[0, 1], [1, 1]] * 3
     else:
         # Each text has two windows.
-        if kind == "windows":
-            options = {"max_seq_length": 5, "doc_stride": 1}
+        windows = {"max_seq_length": 5, "doc_stride": 1}
+        options = windows if kind == "windows" else {}
         model = load(encoder, "classifier", **options)
         x, y = ["a b c d", "e f g h", "d c b a"] * 2, [0, 1, 1] * 2
     of_texts = np.array([1.0, 3.0, 0.5, 2.0, 0.0, 1.0])
-    arrays = model._features(x, y).arrays
-    inputs = {name: arrays[name].astype("int32") for name in FEATURE_NAMES}
-    logits = ops.convert_to_numpy(ops.log_softmax(model(inputs)))
+    arrays, logits = logits_of(model, x, y)
+    logits = ops.convert_to_numpy(ops.log_softmax(logits))
     labels = arrays["label_ids"][..., np.newaxis]
     losses = -np.take_along_axis(logits, labels, -1) * weights[labels]
     losses = losses.T * of_texts[arrays["example_index"]]
@@ -570,17 +449,11 @@ ROWS = keras.losses.CategoricalCrossentropy(from_logits=True)
 FOCAL = keras.losses.CategoricalFocalCrossentropy(from_logits=True)
 
 
-@functools.cache
-def of_two_tags(encoder):
-    return load(encoder, "tagger", labels=["O", "X"], max_seq_length=4)
-
-
 @pytest.mark.parametrize(
     ("loss", "form"),
     [
-        *((ROWS, "names"), (ROWS, "tags"), (ROWS, "shares"), (FOCAL, "rows")),
-        *((FOCAL, "tags"), ("mse", "names"), (own_loss, "rows")),
-        (SPARSE, "rows"),
+        *((ROWS, "names"), (ROWS, "shares"), (FOCAL, "tags")),
+        *(("mse", "names"), (own_loss, "rows"), (SPARSE, "rows")),
     ],
 )
 def test_losses_get_labels_in_their_form(encoder, loss, form):
@@ -591,17 +464,15 @@ def test_losses_get_labels_in_their_form(encoder, loss, form):
     if form == "shares":
         y = rows = np.array([[0.25, 0.75], [0.5, 0.5]])
     if form == "tags":
-        model = of_two_tags(encoder)
+        model = load(encoder, "tagger", labels=["O", "X"], max_seq_length=4)
         x, y, rows = [["a", "b"]] * 2, [[0, 1]] * 2, [np.eye(2)[[0, 0, 1, 0]]]
     # The weights stay as they are.
     model.compile(keras.optimizers.SGD(0.0), loss)
-    arrays = model._features(x, y).arrays
-    inputs = {name: arrays[name].astype("int32") for name in FEATURE_NAMES}
     compare = ROWS if loss is SPARSE else keras.losses.get(loss)
     compare = getattr(compare, "fn", compare)
     if loss in (ROWS, FOCAL, SPARSE):
         compare = functools.partial(compare, from_logits=True)
-    logits = model(inputs)
+    _, logits = logits_of(model, x, y)
     rows = ops.broadcast_to(ops.cast(rows, "float32"), logits.shape)
     expected = ops.convert_to_numpy(compare(rows, logits))
     expected = expected[:, 1:3] if form == "tags" else expected
@@ -617,15 +488,12 @@ def test_each_training_has_its_own_class_weights(encoder):
     model = load(encoder, "classifier")
     model.compile(keras.optimizers.SGD(0.1))
     options = {"batch_size": 2, "epochs": 1, "verbose": 0}
-    found = []
+    found = [model.predict("a b")["probabilities"]["good"]]
     for weights in ({"bad": 0.0}, {"good": 0.0}):
-        before = model.predict("a b")["probabilities"]["good"]
-        model.fit(
-            *(["a b"] * 2, ["good", "bad"]), class_weight=weights, **options
-        )
-        after = model.predict("a b")["probabilities"]["good"]
-        found.append(after - before)
-    assert found[0] > 0 > found[1]
+        y = ["good", "bad"]
+        model.fit(["a b"] * 2, y, class_weight=weights, **options)
+        found.append(model.predict("a b")["probabilities"]["good"])
+    assert found[0] < found[1] > found[2]
 
 
 def learned(student, teacher, weight, texts, labels):
@@ -665,9 +533,6 @@ def test_texts_without_labels_have_a_teacher(encoder):
     chosen = -ops.convert_to_numpy(logits[0])[[0, 2], [1, 0]]
     assert losses[0.0] == pytest.approx(chosen.mean(), rel=1e-4)
     assert losses[1.0] == pytest.approx(0, abs=1e-6)
-    other = bert_tf.TextClassifier.from_pretrained(encoder, labels=["x", "y"])
-    with refused("`teacher` is not a fine-tuned model .* no such head"):
-        model.fit(TEXTS, teacher=other)
     balanced = Part(TEXTS, ["good"] * 3 + [None] * 3)
     model._teacher = fit.Teacher(model, teacher)
     model._training_data(balanced, 8, 0, "balanced")
@@ -681,10 +546,10 @@ def test_texts_without_labels_have_a_teacher(encoder):
 )
 def test_missing_labels_are_not_scored(encoder, problem, doc_stride):
     """Metrics compare with the teacher's answers, validation ignores them."""
-    options = {"problem": problem, "doc_stride": doc_stride}
-    if problem == "regression":
-        options["labels"] = None
-    student = load(encoder, "classifier", **options)
+    names = {"labels": None} if problem == "regression" else {}
+    student = load(
+        encoder, "classifier", problem=problem, doc_stride=doc_stride, **names
+    )
     texts = [CONTEXT, "a b", "c d", "b d"]
     known = {
         "single_label": ["good", [0.25, 0.75]],
@@ -698,15 +563,13 @@ def test_missing_labels_are_not_scored(encoder, problem, doc_stride):
         features = learned(student, student, 0.5, texts, labels)
         _, targets, _ = student._arguments(True, features.arrays)
         is_labeled = features.arrays["is_labeled"]
-        logits = features.arrays["teacher_logits"][~is_labeled]
-        expected = {
-            "single_label": logits.argmax(-1),
-            "multi_label": logits > 0,
-            "regression": logits,
-        }[problem]
+        expected = features.arrays["teacher_logits"][~is_labeled]
         found = targets[~is_labeled]
-        if problem == "single_label" and found.ndim == 2:
-            found = found.argmax(axis=-1)
+        if problem == "multi_label":
+            expected = expected > 0
+        elif problem == "single_label":
+            expected = expected.argmax(axis=-1)
+            found = found.argmax(axis=-1) if found.ndim == 2 else found
         np.testing.assert_array_equal(found, expected)
     history = student.fit(
         *(texts, labels, 4, 1),
@@ -722,24 +585,20 @@ def test_missing_labels_are_not_scored(encoder, problem, doc_stride):
 
 def test_epochs_have_every_row_once(encoder):
     model = load(encoder, "classifier")
-    features = model._features(
-        ["a", "b c", "d"] * 6 + ["e"], [0, 1, 1] * 6 + [0]
-    )
+    texts, y = ["a", "b c", "d"] * 6 + ["e"], [0, 1, 1] * 6 + [0]
+    features = model._features(texts, y)
     batches = TrainingBatches(lambda: [features], 5, 4, 5, lambda batch: batch)
     orders = []
     for epoch in range(3):
         batches.epoch = epoch
         steps = [batches[index] for index in range(5)]
         assert [len(step["input_ids"]) for step in steps] == [4, 4, 4, 4, 3]
-        assert [step["step"] for step in steps] == [
-            *range(5 * epoch, 5 * epoch + 5)
-        ]
+        numbers = [step["step"] for step in steps]
+        assert numbers == [*range(5 * epoch, 5 * epoch + 5)]
         rows = np.concatenate([step["example_index"] for step in steps])
         assert sorted(rows) == [*range(19)]
         labels = np.concatenate([step["label_ids"] for step in steps])
-        np.testing.assert_array_equal(
-            labels, features.arrays["label_ids"][rows]
-        )
+        assert labels.tolist() == [y[row] for row in rows]
         orders.append(rows)
     assert (orders[0] != orders[1]).any()
 
@@ -747,7 +606,6 @@ def test_epochs_have_every_row_once(encoder):
 def test_the_last_part_is_held_out(encoder):
     rows = ["a", "b", "c", "d", "e"]
     for x, first, last in (
-        (rows, rows[:4], rows[4:]),
         (np.array(rows), rows[:4], rows[4:]),
         ((rows, rows), (rows[:4], rows[:4]), (rows[4:], rows[4:])),
         ({"a": rows}, {"a": rows[:4]}, {"a": rows[4:]}),
@@ -791,12 +649,9 @@ def test_training_in_two_parts(encoder):
     models[1].fit(texts, callbacks=[stop], **options)
     models[1].fit(texts, initial_epoch=1, **options)
     assert int(models[1].optimizer.iterations) == 4
-    for ours, theirs in zip(
-        *(m.trainable_variables for m in models), strict=True
-    ):
-        np.testing.assert_allclose(
-            *map(ops.convert_to_numpy, (ours, theirs)), rtol=1e-4, atol=1e-5
-        )
+    weights = (model.get_weights() for model in models)
+    for ours, theirs in zip(*weights, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -826,21 +681,6 @@ def test_two_replicas_equal_one_device(encoder):
     np.testing.assert_allclose(*found, rtol=1e-4)
 
 
-# What texts and labels may look like.
-
-
-def test_features_are_those_of_the_scripts(encoder):
-    model = load(encoder, "classifier", max_seq_length=9)
-    made = model._features([("a b", "c d e"), ("f", "g")], ["good", "bad"])
-    encoding = Encoding(VOCAB, True, None, 9, "single_label", LABELS)
-    examples = [
-        Example("0", "a b", "c d e", label="good"),
-        Example("1", "f", "g", label="bad"),
-    ]
-    for name, rows in encoding.encode(examples).batch.items():
-        np.testing.assert_array_equal(made.arrays[name], rows, name)
-
-
 def test_answers_in_other_forms(encoder):
     model = unchanged(encoder, "questions")
     for answer in (
@@ -865,29 +705,10 @@ def test_texts_in_other_forms(encoder):
 
     same((["a", "c"], ["b", "d"]))
     same({"text_a": ["a", "c"], "text_b": ["b", "d"]})
-    same(np.array([["a", "b"], ["c", "d"]]))
     same([["a", "b"], ["c", "d"]], np.array([1, 0]))
-    same([("a", "b"), ("c", "d")], [*np.array([1, 0])])
+    same(np.array([["a", "b"], ["c", "d"]]), [*np.array([1, 0])])
     same([(b"a", b"b"), (b"c", b"d")], np.array([b"good", b"bad"]))
     model._features(np.array(["a", "b"], object), ["good", "bad"])
-
-
-@pytest.mark.skipif(not ON_TENSORFLOW, reason="tf.data")
-def test_a_teacher_does_not_answer_to_count_steps(encoder, monkeypatch):
-    import tensorflow as tf
-
-    model, teacher = (load(encoder, "windows") for _ in range(2))
-    answered = []
-    answer = type(model)._to_learn
-    monkeypatch.setattr(
-        type(model),
-        "_to_learn",
-        lambda self, features: answered.append(1) or answer(self, features),
-    )
-    texts = tf.data.Dataset.from_tensor_slices(["a b", "c d", "a c"])
-    trained(model, texts, teacher=teacher, batch_size=2, epochs=1)
-    # For the example from which the step is traced, and for the epoch.
-    assert len(answered) == 2
 
 
 @pytest.mark.skipif(not ON_TENSORFLOW, reason="tf.data")
@@ -911,9 +732,6 @@ def test_a_tf_data_set(encoder):
         model.fit(make(["a"]))
     with refused(r"got single texts.* must be \(\(a, b\),\) or \(\(a"):
         other.fit(make(pairs))
-
-
-# Tags.
 
 
 def test_scores_and_places_of_tags(encoder):
@@ -959,9 +777,6 @@ def test_tags_that_are_no_entities_are_named(encoder, caplog):
     with caplog.at_level("WARNING"):
         assert tagger.evaluate([["a"]], [["O"]]).keys() == {"accuracy", "loss"}
     assert "'[PAD]' is neither O nor of the form B-TYPE" in caplog.text
-    model = load(encoder, "tagger", labels=["NOUN", "VERB"])
-    tags = [row["tags"] for row in model.predict([["a", "b"], ["c"]])]
-    assert model.evaluate([["a", "b"], ["c"]], tags)["accuracy"] == 1.0
 
 
 # Keras lists the layers that stay as they are, such as layer norms.
@@ -993,15 +808,6 @@ def test_the_summary_has_shapes(encoder):
     assert "?" not in "".join(lines)
 
 
-@pytest.mark.slow
-def test_keras_may_choose_whether_to_compile(encoder):
-    model = load(encoder, "classifier")
-    expected = model.predict(TEXTS)
-    model.compile(learning_rate=1e-9, jit_compile="auto")
-    model.fit(TEXTS, ["good", "bad"] * 3, epochs=1, verbose=0)
-    assert_same(model.predict(TEXTS), expected)
-
-
 def test_lora_of_a_text_model(encoder, tmp_path):
     """Also with `enable_lora` between two calls of `fit`."""
     path, labels = tmp_path / "lora", ["good", "bad"] * 3
@@ -1026,14 +832,12 @@ def test_lora_of_a_text_model(encoder, tmp_path):
 def test_predict_follows_the_variables(encoder, tmp_path):
     """Its graph is traced again when layers get other variables."""
     model = load(encoder, "classifier", max_seq_length=7)
-    features = model._features(TEXTS, [0] * len(TEXTS)).arrays
-    inputs = {name: features[name] for name in FEATURE_NAMES}
     weights = model.model.output_weights
     weights.assign(ops.convert_to_tensor(weights) * 10)
     before = []
 
     def assert_current():
-        logits = model(inputs)
+        _, logits = logits_of(model, TEXTS, [0] * len(TEXTS))
         answers = [[*x["probabilities"].values()] for x in model.predict(TEXTS)]
         expected = ops.convert_to_numpy(ops.softmax(logits))
         np.testing.assert_allclose(answers, expected, rtol=1e-3)

@@ -30,9 +30,6 @@ _TOKENS = (
 SMALL = _TOKENS.split()
 INPUTS = ("input_ids", "input_mask", "segment_ids")
 SLOW = pytest.mark.slow
-VARIANTS = pytest.mark.parametrize(
-    ("do_lower_case", "strip_accents"), oracle.VARIANTS
-)
 
 
 def vocabulary(characters=LETTERS):
@@ -71,7 +68,7 @@ def assert_agree(vocab, texts, *casing):
     ],
 )
 def test_some_of_all_characters_and_hostile_texts(do_lower_case, strip_accents):
-    """The slow test_every_assigned_character has all of the first."""
+    """The slow tests in tests/parity/test_tokenizers.py have all characters."""
     casing = do_lower_case, strip_accents
     codes = [*range(0, 0x30000, 307), *range(0x30000, 0x110000, 7993)]
     some = [chr(code) for code in codes if not 0xD800 <= code < 0xE000]
@@ -86,31 +83,14 @@ def test_some_of_all_characters_and_hostile_texts(do_lower_case, strip_accents):
         assert_agree(SMALL, texts[::3], *casing)
 
 
-@pytest.mark.slow
-@VARIANTS
-def test_every_assigned_character(do_lower_case, strip_accents):
-    """In many contexts; tests/parity has all code points in a few."""
-    assigned = normalization.assigned_characters() - oracle.CJK
-    texts = [oracle.contexts(c, many=True) for c in sorted(assigned)]
-    casing = do_lower_case, strip_accents
-    found = tf.strings.split(GraphNormalizer(*casing)(tf.constant(texts)))
-    expected = [
-        text.encode().split() for text in map(Normalizer(*casing), texts)
-    ]
-    pairs = zip(found.to_list(), expected, texts, strict=True)
-    assert [ascii(text) for got, words, text in pairs if got != words] == []
-
-
 @pytest.mark.parametrize(
     ("text", "spans"),
     [
-        ("Café au", [(0, 1), (1, 2), (2, 3), (3, 4), (5, 6), (6, 7)]),
         ("e\u0301\u0327a", [(0, 3), (3, 4)]),
         ("e\0\u0301", [(0, 1)]),  # Separated by a deleted character.
         ("e\u0301\0\u0301a", [(0, 2), (4, 5)]),
         ("한\u0301", [(0, 1), (0, 1), (0, 2)]),
         (".\u0301 \u0301a", [(0, 2), (4, 5)]),
-        ("İ\u0301", [(0, 2)]),
         ("a\u302e\U0001d165", [(0, 1), (2, 3), (1, 2)]),  # NFD reorders them.
     ],
 )
@@ -277,15 +257,10 @@ def test_forms_of_a_batch_of_pairs():
     ("inputs", "message"),
     [
         ([["a", "b"], ["b", "a"]], r"must be a text, .*got \[\['a', 'b'\]"),
-        (["a", np.array("b")], "must be a text, .*got "),
         ([("a", "b"), ("a",)], r"must be a text, .*got .*\('a',\)\]"),
-        ([(["a"], ["b"])], r"got TensorShape\(\[1, 1\]\)\.$"),
         ((["a", "b"], ["a"]), r"same number.*shapes \(2,\) and \(1,\)\.$"),
-        (("a", ["b"]), r"same number.*shapes \(\) and \(1,\)\.$"),
         (("a", "b", "c"), r"got \('a', 'b', 'c'\)\.$"),
-        (5, r"must be a text, a list of texts, .*got 5\.$"),
         (None, r"got None\.$"),
-        ({"text": "a"}, r"got {'text': 'a'}\.$"),
         (np.array([1, 2], "i"), r"got array\(\[1, 2\], dtype=int32\)\.$"),
         (
             keras.Input((2,), dtype="string"),
@@ -295,26 +270,21 @@ def test_forms_of_a_batch_of_pairs():
 )
 def test_ambiguous_inputs(inputs, message):
     layer = BertTokenizer(vocabulary())
-    with pytest.raises(InputError, match=message) as raised:
+    with pytest.raises(InputError, match=message):
         layer(inputs)
-    assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize(
     ("vocab", "arguments", "message"),
     [
         (["[UNK]", "a"], {}, r"not \[PAD\], \[CLS\] and \[SEP\]"),
-        ([*SPECIAL, "a", "a"], {}, "list of tokens:6: the token 'a' is also"),
         (SPECIAL, {"max_seq_length": 2}, "max_seq_length must be .*; got 2"),
-        (SPECIAL, {"max_seq_length": 8.5}, "an integer of .*; got 8.5"),
         (SPECIAL, {"padding": "none"}, "max_length or longest; got 'none'"),
-        ("nowhere.txt", {}, "No such file"),
     ],
 )
 def test_unusable_arguments(vocab, arguments, message):
-    with pytest.raises(InputError, match=message) as raised:
+    with pytest.raises(InputError, match=message):
         BertTokenizer(vocab, **arguments)
-    assert "\n" not in str(raised.value)
 
 
 def test_a_token_too_long_for_the_graph():
@@ -340,6 +310,7 @@ def test_functional_model_in_a_keras_file(tmp_path):
     tokens = layer(inputs)
     assert tokens["input_mask"].shape == (None, 11)
     assert tokens["input_mask"].dtype == "int32"
+    assert not layer.supports_jit  # XLA has no strings.
     keras.Model(inputs, tokens).save(tmp_path / "model.keras")
     copy = keras.models.load_model(tmp_path / "model.keras")
     texts = tf.constant(["ab, É", "AΣ"])
@@ -348,29 +319,9 @@ def test_functional_model_in_a_keras_file(tmp_path):
         np.testing.assert_array_equal(found[name], values)
 
 
-def test_keras_does_not_compile_strings_with_xla(monkeypatch):
-    gpu = tf.config.PhysicalDevice("/physical_device:GPU:0", "GPU")
-    devices = [*tf.config.list_physical_devices(), gpu]
-    monkeypatch.setattr(
-        tf.config, "list_physical_devices", lambda *unused: devices
-    )
-    text = keras.Input((), dtype="string")
-    tokens = BertTokenizer(vocabulary(), max_seq_length=11)(text)
-    vectors = keras.layers.Embedding(99, 2)(tokens["input_ids"])
-    inner = keras.Model(text, keras.layers.GlobalAveragePooling1D()(vectors))
-    model = keras.Model(text, keras.layers.Dense(1)(inner(text)))
-    model.compile("sgd", "mse")
-    assert not model.jit_compile
-
-
 @pytest.mark.slow
-def test_saved_model(tmp_path, caplog):
-    """TensorFlow Serving has all ops of the graph.
-
-    tests/serving/test_export.py has the ops of an export.
-    """
-    module = tf.Module()
-    module.layer = layer = BertTokenizer(vocabulary())
+def test_tensorflow_serving_has_all_ops_of_the_graph(caplog):
+    layer = BertTokenizer(vocabulary())
 
     @tf.function(input_signature=[tf.TensorSpec([None], tf.string)])
     def everything(text):
@@ -384,9 +335,8 @@ def test_saved_model(tmp_path, caplog):
             **layer((text, text)),
         }
 
-    function = everything.get_concrete_function()
+    graph = everything.get_concrete_function().graph.as_graph_def()
     assert "AutoGraph could not" not in caplog.text
-    graph = function.graph.as_graph_def()
     nodes = list(graph.node)
     for inner in graph.library.function:
         nodes += inner.node_def
@@ -394,17 +344,3 @@ def test_saved_model(tmp_path, caplog):
     assert foreign == {"FastWordpieceTokenizeWithOffsets"}
     # The tables are captured: no function contains a copy.
     assert max(node.ByteSize() for node in nodes) < 10_000
-    module.serve = everything
-    tf.saved_model.save(module, tmp_path, signatures=function)
-    serve = tf.saved_model.load(tmp_path).signatures["serving_default"]
-    texts = tf.constant(["ab, É", "AΣ \u302e\U0001d165", ""])
-    found = serve(texts)
-    for name, values in everything(texts).items():
-        np.testing.assert_array_equal(found[name], values)
-
-
-def test_the_repr_names_the_options():
-    tokenizer = BertTokenizer(SPECIAL, max_seq_length=7)
-    assert repr(tokenizer) == (
-        "<BertTokenizer 4 tokens, do_lower_case=True, max_seq_length=7>"
-    )

@@ -6,7 +6,6 @@ from bert_tf.errors import InputError
 from bert_tf.tokenization.vocabulary_file import (
     SPECIAL_TOKENS,
     load_vocab,
-    read_tokens,
     require_fit,
 )
 
@@ -19,7 +18,6 @@ from bert_tf.tokenization.vocabulary_file import (
             ["[UNK]", "a", "", "b\x0bc", "##", "z"],
         ),
         (b"\xef\xbb\xbf[UNK]\n\nb\n", ["[UNK]", "", "b"]),
-        (b"[UNK]\n\nb\n\n \r\n", ["[UNK]", "", "b"]),
         (b"[UNK]\n\nb\n\xe2\x80\xa8", ["[UNK]", "", "b"]),
     ],
 )
@@ -41,11 +39,6 @@ def test_names_an_empty_token(write, caplog):
     load_vocab([*map(str, range(343)), "", "a"])
     load_vocab(write(b"[UNK]\nb\n\n\n"))
     assert not caplog.records
-
-
-def test_tokens_are_read_without_validation(write):
-    assert read_tokens(write(b"a\n\n\na\n")) == ["a", "", "", "a"]
-    assert read_tokens(write(b"")) == []
 
 
 def test_a_vocabulary_has_to_fit_the_model(caplog):

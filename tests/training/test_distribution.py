@@ -71,6 +71,8 @@ def test_one_device_is_one_replica_and_the_chief():
     assert is_chief(strategy)
     assert should_compile(strategy, None) is False  # On a CPU.
     assert should_compile(strategy, True) is True
+    assert agreement(strategy)([3, -1]) == [3, -1]
+    assert exchange(strategy)(np.arange(3)).tolist() == [[0, 1, 2]]
 
 
 @pytest.mark.parametrize(
@@ -78,8 +80,11 @@ def test_one_device_is_one_replica_and_the_chief():
     [
         ("one_device", [], "Devices: CPU, one_device, 1 replica(s)"),
         ("one_device", ["H200", "T4"], "Devices: GPU (H200), one_device, 1"),
-        ("mirrored", ["T4", "T4"], "Devices: GPU (T4), mirrored, 2 replica(s)"),
-        ("mirrored", ["H200", None], "Devices: GPU (H200, unknown), mirrored"),
+        (
+            "mirrored",
+            ["T4", "T4", None],
+            "Devices: GPU (T4, unknown), mirrored",
+        ),
         ("tpu", [], "Devices: TPU, tpu, 1 replica(s)"),
     ],
 )
@@ -87,17 +92,13 @@ def test_the_log_names_the_devices(
     monkeypatch, caplog, strategy, names, message
 ):
     caplog.set_level("INFO")
+    details = [{"device_name": name} if name else {} for name in names]
+    monkeypatch.setattr(tf.config, "get_visible_devices", lambda kind: details)
     monkeypatch.setattr(
-        tf.config, "get_visible_devices", lambda kind: range(len(names))
+        tf.config.experimental, "get_device_details", lambda gpu: gpu
     )
-    monkeypatch.setattr(
-        tf.config.experimental,
-        "get_device_details",
-        lambda number: {"device_name": names[number]} if names[number] else {},
-    )
-    replicas = 1 if strategy == "one_device" else max(1, len(names))
-    made = types.SimpleNamespace(num_replicas_in_sync=replicas)
-    monkeypatch.setitem(distribution._MAKERS, strategy, lambda config: made)
+    default = tf.distribute.get_strategy()
+    monkeypatch.setitem(distribution._MAKERS, strategy, lambda config: default)
     make_strategy(DistributionConfig(strategy))
     assert message in caplog.text
 
@@ -115,13 +116,9 @@ def test_mirrored_without_gpus_takes_every_cpu(monkeypatch, caplog):
     assert "no GPU that TensorFlow can use" in caplog.text
 
 
-# --------------------------------------------------------------------- TPU
-
-
 def test_without_a_tpu_the_error_is_one_line():
-    with pytest.raises(
-        InputError, match=r"^No TPU found at `tpu_name=local`: [^\n{]*$"
-    ):
+    expected = r"^No TPU found at `tpu_name=local`: [^\n{]*$"
+    with pytest.raises(InputError, match=expected):
         make_strategy(DistributionConfig("tpu"))
 
 
@@ -133,22 +130,6 @@ def test_a_tpu_that_does_not_answer_is_not_waited_for(free, monkeypatch):
     expected = f"{address}`: {free[0]} does not answer: Connection refused"
     with pytest.raises(InputError, match=expected):
         make_strategy(DistributionConfig(tpu_name=address))
-
-
-def test_an_unknown_name_of_a_tpu(monkeypatch):
-    def look_up(tpu, zone, project):
-        raise ConnectionRefusedError(f"no such TPU as {tpu}\nat all")
-
-    monkeypatch.setattr(
-        tf.distribute.cluster_resolver, "TPUClusterResolver", look_up
-    )
-    with pytest.raises(
-        InputError, match=r"=mine`: no such TPU as mine\. A TPU"
-    ):
-        make_strategy(DistributionConfig(tpu_name="mine"))
-
-
-# --------------------------------------------------------------- TF_CONFIG
 
 
 def test_workers_are_counted(set_tf_config):
@@ -168,14 +149,10 @@ def test_workers_are_counted(set_tf_config):
     [
         "worker",
         "[]",
-        '"text"',
         '{"cluster": ["a:1"]}',
-        '{"cluster": {"worker": 2}}',
         '{"cluster": {"worker": "abc"}}',
-        '{"cluster": {"worker": []}}',
         '{"cluster": {"ps": ["a:1"]}}',
         "[" * 100_000,
-        '{"cluster": {"worker": ["a:1", "b:1"]}, "task": ["worker", 0]}',
     ],
 )
 def test_an_invalid_tf_config(monkeypatch, text):
@@ -193,18 +170,12 @@ def test_an_invalid_tf_config(monkeypatch, text):
         ("multi_worker_mirrored", {}, "needs the environment variable TF_C"),
         # Workers must not train independently.
         ("one_device", {"cluster": TWO_WORKERS}, "2 w.*'one_device'. Unset"),
-        ("mirrored", {"cluster": TWO_WORKERS}, "2 workers; got 'mirrored'. U"),
         # The task is not in the cluster.
         ("auto", {"cluster": TWO_WORKERS}, "0 or worker 1; got 'None None'"),
         (
             "auto",
-            {"cluster": TWO_WORKERS, "task": {"type": "chief", "index": 0}},
-            "one of worker 0 or worker 1; got 'chief 0'",
-        ),
-        (
-            "auto",
             {"cluster": TWO_WORKERS, "task": {"type": "worker", "index": 2}},
-            "got 'worker 2'",
+            "one of worker 0 or worker 1; got 'worker 2'",
         ),
         # A lone worker, too, is the one that the cluster lists.
         (
@@ -216,17 +187,13 @@ def test_an_invalid_tf_config(monkeypatch, text):
             "one of chief 0; got 'evaluator 0'",
         ),
         # Workers with one address would wait for each other.
-        *(
-            (
-                "auto",
-                {"cluster": jobs, "task": {"type": "worker", "index": 0}},
-                "must be at a different address; got 'a:1'. Change the",
-            )
-            for jobs in (
-                {"worker": ["a:1", "a:1"]},
-                {"worker": ["b:1", "a:1", "a:1"]},
-                {"chief": ["a:1"], "worker": ["a:1"]},
-            )
+        (
+            "auto",
+            {
+                "cluster": {"chief": ["a:1"], "worker": ["b:1", "a:1"]},
+                "task": {"type": "worker", "index": 0},
+            },
+            "must be at a different address; got 'a:1'. Change the",
         ),
     ],
 )
@@ -261,16 +228,6 @@ def test_the_chief_of_several_processes(monkeypatch, jobs, place, chief):
     assert is_chief(Strategy()) is chief
 
 
-# ---------------------------------------------- exchange between processes
-
-
-def test_one_process_agrees_with_itself():
-    strategy = tf.distribute.get_strategy()
-    assert agreement(strategy)([3, -1]) == [3, -1]
-    values = np.arange(6).reshape(2, 3)
-    np.testing.assert_array_equal(exchange(strategy)(values), [values])
-
-
 def test_agreements_of_several_processes_share_a_trace(monkeypatch, caplog):
     strategy = toy_task.two_devices()
     monkeypatch.setattr(distribution, "num_processes", lambda strategy: 2)
@@ -300,9 +257,6 @@ def test_gathered_rows_keep_their_bits(dtype):
 
     for found in gather():
         np.testing.assert_array_equal(found.numpy().view("int32").ravel(), bits)
-
-
-# ----------------------------------------------- waiting for other workers
 
 
 @pytest.fixture
@@ -380,8 +334,7 @@ def test_a_worker_reports_an_unusable_address(free, there):
 
 
 @pytest.mark.parametrize(
-    "address",
-    ["", "host", "host:", ":1", "host:http", "host:0", "host:70000"],
+    "address", ["host", ":1", "host:http", "host:0", "host:70000"]
 )
 def test_an_invalid_address(free, address):
     assert distribution._parse_address("[::1]:22") == ("::1", 22)

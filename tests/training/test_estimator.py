@@ -89,14 +89,6 @@ class Watch(Hook):
         self.calls.append(("end",))
 
 
-class Crash(Exception):
-    """An unexpected error."""
-
-
-def crash():
-    raise Crash
-
-
 @pytest.fixture(scope="module")
 def run_folder(tmp_path_factory):
     """The folder of an uninterrupted run, with the checkpoint of every step."""
@@ -123,9 +115,6 @@ def stopped_at(run_folder, tmp_path):
     return make
 
 
-# ---------------------------------------------------------------- resuming
-
-
 def test_a_checkpoint_has_weights_slots_and_counters(whole):
     names = ["bert/embeddings", "head/kernel", "head/bias"]
     slots = [f"{name}/adam_{slot}" for name in names for slot in "mv"]
@@ -142,9 +131,9 @@ def test_a_run_resumed_after_a_crash_equals_the_whole_run(tmp_path, whole):
         asked.append(arguments)
         return toy_task.training_data(EXAMPLES)(**arguments)
 
-    watch = Watch(1, at=6, act=crash)
-    with pytest.raises(Crash):
-        make(tmp_path, iterations_per_loop=3).train(make_data, [watch])
+    crash = Watch(1, at=6, act=lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        make(tmp_path, iterations_per_loop=3).train(make_data, [crash])
     assert sorted(contents(tmp_path)) == [
         "checkpoint",
         "model.ckpt-4.data-00000-of-00001",
@@ -164,15 +153,11 @@ def precision():
 
 
 @pytest.mark.graph
-@pytest.mark.parametrize(
-    "policy",
-    [pytest.param("float32", marks=pytest.mark.slow), "mixed_float16"],
-)
 def test_runs_with_replicas_and_micro_batches_resume_exactly(
-    tmp_path, precision, monkeypatch, policy
+    tmp_path, precision, monkeypatch
 ):
     """The loss scale doubles after steps 4 and 8."""
-    precision(policy)
+    precision("mixed_float16")
     monkeypatch.setattr(step, "LOSS_SCALE_GROWTH_STEPS", 4)
     options = {
         "gradient_accumulation_steps": 3,
@@ -188,13 +173,12 @@ def test_runs_with_replicas_and_micro_batches_resume_exactly(
     train(second, **options)
     tensors = read(second)
     assert_equal(tensors, read(first))
-    if policy == "mixed_float16":
-        state = tensors["training_state/loss_scale"]
-        np.testing.assert_array_equal(state, [2.0**17, 1])
+    state = tensors["training_state/loss_scale"]
+    np.testing.assert_array_equal(state, [2.0**17, 1])
 
 
 def test_the_precision_may_change_when_a_run_is_resumed(
-    tmp_path, stopped_at, precision, whole
+    stopped_at, precision, whole
 ):
     folder = stopped_at(4)
     precision("mixed_float16")
@@ -203,9 +187,8 @@ def test_the_precision_may_change_when_a_run_is_resumed(
     np.testing.assert_array_equal(state, [step.INITIAL_LOSS_SCALE, 2])
     precision("float32")
     train(folder)
-    assert read(folder).keys() == whole.keys()
+    # Dropout masks depend on the dtype.
     for name, value in read(folder).items():
-        # Dropout masks depend on the dtype.
         np.testing.assert_allclose(value, whole[name], atol=0.05)
 
 
@@ -263,21 +246,14 @@ def test_workers_at_different_steps_do_not_start(stopped_at, monkeypatch):
         make(stopped_at(9))
 
 
-# --------------------------------------------------------- initial weights
-
-
 def test_random_weights_depend_on_the_seed_only(tmp_path):
-    first, same, replicas, other = (
-        {v.path: v.numpy() for v in estimator.model.weights}
-        for estimator in (
-            make(tmp_path, random_seed=3),
-            make(tmp_path, random_seed=3),
-            make(tmp_path, random_seed=3, replicas=2),
-            make(tmp_path, random_seed=4),
-        )
-    )
-    assert_equal(same, first)
-    assert_equal(replicas, first)
+    def weights(seed, replicas=0):
+        model = make(tmp_path, random_seed=seed, replicas=replicas).model
+        return {v.path: v.numpy() for v in model.weights}
+
+    first, other = weights(3), weights(4)
+    assert_equal(weights(3), first)
+    assert_equal(weights(3, replicas=2), first)
     assert (other["toy/head/kernel"] != first["toy/head/kernel"]).all()
 
 
@@ -285,21 +261,16 @@ def test_the_runs_checkpoint_takes_precedence(tmp_path, stopped_at, whole):
     initial = tmp_path / "initial" / "bert_model.ckpt"
     changed = {name: value + 1 for name, value in whole.items()}
     checkpoints.write(str(initial), changed)
-    estimator = make(tmp_path / "out", initial=initial)
-    assert (estimator.step, estimator.examples_seen) == (0, 0)
-    assert estimator.weights_from == str(initial)
-    kernel = estimator.model.head.kernel
-    np.testing.assert_array_equal(kernel, changed["head/kernel"])
-
-    folder = stopped_at(9)
-    estimator = make(folder, initial=initial)
-    assert estimator.step == 9
-    assert estimator.weights_from == str(folder / "model.ckpt-9")
-    kernel = estimator.model.head.kernel
-    np.testing.assert_array_equal(kernel, whole["head/kernel"])
-
-
-# ---------------------------------------------------------------- the loop
+    own = stopped_at(9)
+    for folder, done, weights_from, weights in (
+        (tmp_path / "out", 0, initial, changed),
+        (own, 9, own / "model.ckpt-9", whole),
+    ):
+        estimator = make(folder, initial=initial)
+        assert estimator.step == done
+        assert estimator.weights_from == str(weights_from)
+        kernel = estimator.model.head.kernel
+        np.testing.assert_array_equal(kernel, weights["head/kernel"])
 
 
 def test_the_loop_stops_for_hooks_and_checkpoints(tmp_path):
@@ -320,13 +291,12 @@ def test_the_loop_stops_for_hooks_and_checkpoints(tmp_path):
 def test_calls_get_longer_up_to_a_limit(tmp_path):
     """The loop asks a hook whether to stop only between two calls."""
     watch = Watch(stop_at=8)
-    options = {"save_checkpoints_steps": 100, "num_train_steps": 50}
-    estimator = train(tmp_path, watch, iterations_per_loop=5, **options)
-    counts = [count for _, count in watch.calls[1:-1]]
+    options = {"save_checkpoints_steps": 100, "iterations_per_loop": 5}
+    train(tmp_path, watch, num_train_steps=50, **options)
+    steps, counts = zip(*watch.calls[1:-1], strict=True)
     assert counts[0] == 1
     assert max(counts) == 5
-    assert sum(counts) == estimator.step == watch.calls[-2][0]
-    assert 8 <= estimator.step < 8 + 5
+    assert 8 <= sum(counts) == steps[-1] < 8 + 5
 
 
 def test_a_hook_ends_training_with_a_checkpoint(tmp_path, whole, caplog):
@@ -343,18 +313,14 @@ def test_a_hook_ends_training_with_a_checkpoint(tmp_path, whole, caplog):
     assert_equal(read(tmp_path), whole)
 
 
-def test_divergence_keeps_the_checkpoint_before(tmp_path):
-    stop = Watch(at=1, act=lambda: os.kill(os.getpid(), signal.SIGTERM))
-    with pytest.raises(SystemExit):
-        train(tmp_path, stop)
-    before = contents(tmp_path)
-    watch = Watch()
-    estimator = make(tmp_path)
+def test_divergence_keeps_the_checkpoint_before(stopped_at):
+    folder, watch = stopped_at(1), Watch()
+    before, estimator = contents(folder), make(folder)
     estimator.model.head.bias.assign(np.full(3, np.inf))
     with pytest.raises(NonFiniteError, match=r"^step 2: loss (inf|nan), "):
         estimator.train(toy_task.training_data(EXAMPLES), [watch])
     assert watch.calls == [("begin", 1), ("end",)]
-    assert contents(tmp_path) == before
+    assert contents(folder) == before
 
 
 def test_non_finite_weights_are_not_saved(tmp_path):
@@ -368,9 +334,6 @@ def test_non_finite_weights_are_not_saved(tmp_path):
         estimator.train(data, [Watch(1, at=4, act=spoil)])
     manager = checkpoints.CheckpointManager(str(tmp_path))
     assert manager.steps() == [2]
-
-
-# ----------------------------------------------- evaluation and prediction
 
 
 class TracedTask(toy_task.ToyTask):
@@ -408,16 +371,13 @@ def test_every_example_is_predicted_in_order(estimator, count):
     expected = task.predictions(features, estimator.model(features))
     assert found.keys() == expected.keys()
     for name, values in expected.items():
-        assert len(found[name]) == count
         np.testing.assert_allclose(found[name], values, rtol=1e-5, atol=1e-7)
     # A TPU needs static lengths.
     assert set(task.shapes) <= {(3, 4), (2, 4)}
     mean = np.sum(expected["class_loss"]) / features["weight"].sum()
-    assert estimator.evaluate(data) == {
-        "loss": pytest.approx(mean, rel=1e-5),
-        "examples": count,
-        "global_step": 0,
-    }
+    metrics = estimator.evaluate(data)
+    assert metrics.pop("loss") == pytest.approx(mean, rel=1e-5)
+    assert metrics == {"examples": count, "global_step": 0}
 
 
 @pytest.mark.graph
@@ -474,9 +434,8 @@ def test_evaluations_do_not_change_the_training(tmp_path, whole):
 
 def graphs() -> int:
     gc.collect()
-    return sum(
-        isinstance(o, tf.__internal__.FuncGraph) for o in gc.get_objects()
-    )
+    kind = tf.__internal__.FuncGraph
+    return sum(isinstance(found, kind) for found in gc.get_objects())
 
 
 @pytest.mark.graph
@@ -484,8 +443,6 @@ def graphs() -> int:
     "jit_compile", [False, pytest.param(True, marks=pytest.mark.slow)]
 )
 def test_a_training_is_freed_from_memory(tmp_path, jit_compile):
-    """Several trainings in one process would not fit otherwise."""
-
     def train_and_evaluate(folder):
         estimator = train(folder, jit_compile=jit_compile, num_train_steps=2)
         estimator.evaluate(toy_task.evaluation_data(EXAMPLES))
@@ -501,39 +458,10 @@ def test_a_training_is_freed_from_memory(tmp_path, jit_compile):
         assert [r() for r in references if r() is not None] == []
 
 
-# ----------------------------------------------------- predictions in order
-
-
-def predicted(index, **values):
-    arrays = {name: np.asarray(rows) for name, rows in values.items()}
-    return {"example_index": np.array(index, "int32"), **arrays}
-
-
-def test_predictions_in_any_order_and_batches_are_sorted():
-    """Rows of padding are dropped, shorter rows padded with zeros."""
-    random = np.random.default_rng(3)
-    logits = random.normal(size=[31, 5]).astype("float32")
-    index = random.permutation(np.arange(-5, 31))
-    batches = [
-        predicted(part, logits=logits[part])
-        for part in np.split(index, [3, 3, 19])
-    ]
-    found = in_order([predicted([-1], logits=logits[:1]), *batches])
-    assert found.keys() == {"logits"}
-    np.testing.assert_array_equal(found["logits"], logits)
-    batches = [
-        predicted([2, 0], tags=[[5, 6], [1, 2]], score=[[[0.5]], [[0.25]]]),
-        predicted([1], tags=[[3, 4, 5]], score=[[[1.0, 2.0]]]),
-    ]
-    found = in_order(batches)
-    assert found["tags"].tolist() == [[1, 2, 0], [3, 4, 5], [5, 6, 0]]
-    assert found["score"].tolist() == [[[0.25, 0]], [[1, 2]], [[0.5, 0]]]
-
-
 @pytest.mark.parametrize("index", [[0, 2, 2, 1], [0, 3, 1, 4], [3, 1, 2, 4]])
 def test_missing_and_repeated_predictions_are_errors(index):
-    rows = [predicted(index[:2], x=[0, 0]), predicted(index[2:], x=[0, 0])]
+    rows = np.arange(4)
     with pytest.raises(ValueError, match="is missing or occurs more than once"):
-        in_order(rows)
+        in_order([{"example_index": np.array(index), "x": rows}])
     with pytest.raises(InputError, match="no examples"):
-        in_order([predicted([-1, -1], x=[1, 2])])
+        in_order([{"example_index": rows - 4, "x": rows}])

@@ -1,6 +1,5 @@
 """Each hook on its own, without a training."""
 
-import json
 import os
 
 import numpy as np
@@ -91,9 +90,6 @@ def test_loss_scaling_skips_steps_until_its_scale_is_below_1(caplog):
         after_steps(7, [np.inf, np.inf], [1, 0.5])
 
 
-# ---------------------------------------------------------------- progress
-
-
 def test_without_a_terminal_lines_are_logged(caplog, capsys):
     caplog.set_level("INFO", "absl")
     hook = Progress(total=10, every=2, bar=False)
@@ -101,11 +97,11 @@ def test_without_a_terminal_lines_are_logged(caplog, capsys):
     for step in range(4, 11):
         hook.after_steps(step, records(step / 10))
     hook.end()
-    lines = [line.getMessage() for line in caplog.records]
+    first, *_, last = lines = caplog.messages
     assert len(lines) == 4
-    assert lines[0].startswith("step 4 of 10, loss 0.4000, ")
-    assert lines[-1].startswith("step 10 of 10, loss 1.0000, ")
-    assert lines[-1].endswith("00:00 left")
+    assert first.startswith("step 4 of 10, loss 0.4000, ")
+    assert last.startswith("step 10 of 10, loss 1.0000, ")
+    assert last.endswith("00:00 left")
     assert capsys.readouterr().err == ""
 
 
@@ -119,9 +115,6 @@ def test_on_a_terminal_a_bar_is_drawn(caplog, capsys, every):
     hook.end()
     assert ("10/10" in capsys.readouterr().err) is (every > 0)
     assert not caplog.records
-
-
-# ------------------------------------------------------------- TensorBoard
 
 
 def test_means_are_written(tmp_path):
@@ -154,46 +147,28 @@ def test_events_can_be_read_as_soon_as_they_are_written(tmp_path, place):
     file.write(3, {"loss": np.float32(0.5), "rate": 2})
     assert events(folder) == {(3, "loss"): 0.5, (3, "rate"): 2.0}
     file.close()
-    nowhere = EventFile(None)
-    nowhere.write(1, {"loss": 0.5})
-    nowhere.close()
 
 
-def test_a_folder_that_cannot_have_events(tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(
-        InputError, match=r"TensorBoard's events to .*/file/events: .*directory"
-    ):
-        EventFile(f"{tmp_path}/file/events")
-
-
-# -------------------------------------------------------------- evaluation
+def test_a_folder_that_cannot_have_events(write):
+    expected = r"TensorBoard's events to .*/a.txt/events: .*directory"
+    with pytest.raises(InputError, match=expected):
+        EventFile(write("") + "/events")
 
 
 class Scripted:
-    """An evaluation with known results.
+    """An evaluation, where `metrics` has eval_f1 at each step from 1 on."""
 
-    Args:
-      folder: The output directory.
-      metrics: The value of eval_f1 at each step from 1 on.
-      **options: Options of the hook.
-    """
-
-    def __init__(self, folder, metrics, **options):
+    def __init__(self, folder, metrics, metric="eval_f1", **options):
         self.folder, self.metrics = folder, metrics
-        self.asked = []
-        options = {
-            "every": 1,
-            "last_step": len(metrics),
-            "metric": "eval_f1",
-            "export": self.export,
+        self.asked, self.last_step = [], len(metrics)
+        options = {"every": 1, "export": self.export, **options}
+        self.hook = Evaluation(
+            self.evaluate,
+            str(folder),
+            last_step=self.last_step,
+            metric=metric and Metric(metric, metric == "eval_loss"),
             **options,
-        }
-        if options["metric"]:
-            is_loss = options["metric"] == "eval_loss"
-            options["metric"] = Metric(options["metric"], is_loss)
-        self.last_step = options["last_step"]
-        self.hook = Evaluation(self.evaluate, str(folder), **options)
+        )
 
     def evaluate(self):
         self.asked.append(self.step)
@@ -224,11 +199,6 @@ class Scripted:
             assert reader["step"] == found.step
         return found
 
-    @property
-    def steps(self):
-        lines = (self.folder / "evaluations.jsonl").read_text().splitlines()
-        return [json.loads(line)["step"] for line in lines]
-
 
 def test_evaluations_are_due_regularly_and_at_the_end(tmp_path, caplog):
     caplog.set_level("INFO", "absl")
@@ -247,9 +217,6 @@ def test_evaluations_are_due_regularly_and_at_the_end(tmp_path, caplog):
     assert sorted(os.listdir(tmp_path)) == ["eval", "evaluations.jsonl"]
     line = "step 7 evaluated: eval_f1 0.5000, eval_loss -0.5000"
     assert caplog.messages[-1] == line
-    once = Scripted(tmp_path, [0.5] * 6, every=3)
-    once.run()
-    assert once.asked == [3, 6]
 
 
 def test_a_process_that_does_not_write_decides_the_same(tmp_path):
@@ -292,7 +259,8 @@ def test_a_run_that_resumes_or_starts_again(
     again = Scripted(tmp_path, metrics)
     again.run(first)
     assert again.asked == asked
-    assert again.steps == list(range(1, len(metrics) + 1))
+    history = results.read_history(str(tmp_path / "evaluations.jsonl"), 99)
+    assert [e.step for e in history] == list(range(1, len(metrics) + 1))
     assert again.best == Best(best[0], "eval_f1", best[1])
 
 

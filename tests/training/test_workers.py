@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from bert_tf.base import files
 from bert_tf.errors import InputError
 from bert_tf.training import workers
 from bert_tf.training.workers import (
@@ -23,17 +24,13 @@ from bert_tf.training.workers import (
 # operation that is not a collective.
 KILLED = """Graph execution error:
 
-Detected at node while/CollectiveReduceV2_2 defined at (most recent call last):
-  File "run_pretraining.py", line 339, in <module>
-
 Collective ops is aborted by: Socket closed
 Additional GRPC error information from remote target /job:worker/task:1 while
 :UNKNOWN:Error received from peer  {grpc_message:"Socket closed"}
 The error could be from a previous operation. Restart your program to reset."""
-FROZEN = """Graph execution error:
-
-Collective ops is aborted by: Error reported from /job:worker/task:1: The \
-following tasks are unhealthy (stopped sending heartbeats):
+FROZEN = """Collective ops is aborted by: Error reported from \
+/job:worker/task:1: The following tasks are unhealthy (stopped sending \
+heartbeats):
 /job:worker/replica:0/task:1
 The tasks have crashed."""
 NO_COLLECTIVE = """Connection reset by peer
@@ -74,9 +71,6 @@ def test_a_single_process_is_not_compared(tmp_path):
         assert do(strategy, lambda: "done", "do it") == "done"
     require_shared(strategy, str(tmp_path))
     assert not list(tmp_path.iterdir())
-
-
-# ---------------------------------------------------------------- settings
 
 
 @pytest.fixture
@@ -134,7 +128,7 @@ SETTINGS = {
     "`learning_rate`": 1e-3,
     "`save_best`": None,
     "config": {"hidden_size": 13, "num_hidden_layers": 2},
-    "labels": [f"label {number}" for number in range(20)],
+    "labels": ["some label"] * 20,
 }
 
 
@@ -142,8 +136,6 @@ SETTINGS = {
     ("change", "clause"),
     [
         ({"`learning_rate`": 2e-3}, "`learning_rate` is 0.001 on worker 0 and"),
-        ({"bert_tf": "2.0.1"}, "bert_tf is 2.0.0 on worker 0 and 2.0.1 on w"),
-        ({"`save_best`": "f1"}, "`save_best` is null on worker 0 and f1 on"),
         (
             {"config": {"hidden_size": 13, "num_hidden_layers": 3}},
             "config.num_hidden_layers is 2 on worker 0 and 3 on worker 1. Re",
@@ -166,7 +158,6 @@ def test_workers_with_other_settings_all_raise(compare, change, clause):
 @pytest.mark.parametrize(
     ("others", "clause"),
     [
-        (["a.txt", "b.txt"], None),
         (["copy/a.txt", "b.txt"], None),
         (["a.txt"], "file 2 of it is b.txt, 30 bytes, SHA-256 "),
         (["b.txt", "a.txt"], "file 1 of it is a.txt, 30 bytes, SHA-256 "),
@@ -180,17 +171,14 @@ def test_workers_with_other_data_all_raise(
     """Of large files, here over 20 bytes, both ends are compared."""
     monkeypatch.setattr(workers, "_BYTES_OF_ALL_FILES", most)
     monkeypatch.setattr(workers, "_LEAST_BYTES_OF_FILE", 10)
-    contents = {
+    for name, text in {
         "a.txt": "a" * 30,
         "copy/a.txt": "a" * 30,
         "b.txt": "b" * 30,
         "end/b.txt": "b" * 29 + "c",
         "long/b.txt": "b" * 31,
-    }
-    for name, text in contents.items():
-        path = tmp_path / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
+    }.items():
+        files.write_text(str(tmp_path / name), text)
     inputs = [
         {"it": [str(tmp_path / name) for name in names]}
         for names in (["a.txt", "b.txt"], others)
@@ -200,16 +188,11 @@ def test_workers_with_other_data_all_raise(
     assert clause is None or clause in found
 
 
-# -------------------------------------------------------- acting together
-
-
 @pytest.fixture
 def worker(monkeypatch):
     """Makes this process one of two workers; lists what it does and sends.
 
-    Args:
-      is_chief: Whether it is the chief.
-      other: What the other worker sends each time, 1 for success.
+    `other` is what the other worker sends each time, 1 for success.
     """
 
     def make(is_chief, other=(1, 1)):
@@ -272,8 +255,6 @@ def test_a_folder_that_should_be_shared(worker, tmp_path, chief, is_shared):
         assert events[1:] == [1, 1]
     else:
         who = "Another" if chief else "This"
-        with pytest.raises(
-            InputError, match=f"{who} worker cannot read .* to {tmp_path}"
-        ):
+        with pytest.raises(InputError, match=f"{who} worker cannot read .* to"):
             require_shared(None, str(tmp_path))
     assert probe.exists() is (is_shared and not chief)

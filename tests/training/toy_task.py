@@ -36,12 +36,7 @@ class ToyModel(keras.Model):
 
 
 class ToyTask(Task):
-    """Learns a class, and to keep the pooled vector small.
-
-    Args:
-      dropout_rate: The dropout rate before the head.
-      classes: The number of outputs of the head.
-    """
+    """Learns a class, and to keep the pooled vector small."""
 
     schema = (
         Feature("ids", (4,)),
@@ -85,12 +80,8 @@ class ToyTask(Task):
         }
 
     def score(self, predictions):
-        return {
-            "loss": float(
-                predictions["class_loss"].sum() / predictions["weight"].sum()
-            ),
-            "examples": len(predictions["weight"]),
-        }
+        total, weight = predictions["class_loss"].sum(), predictions["weight"]
+        return {"loss": float(total / weight.sum()), "examples": len(weight)}
 
 
 def examples(count: int, seed: int = 0) -> dict[str, np.ndarray]:
@@ -143,7 +134,6 @@ def evaluation_data(features: dict[str, np.ndarray]):
 
 
 def two_devices() -> tf.distribute.Strategy:
-    """Replicas on both CPUs of conftest.py."""
     return mirrored(2)
 
 

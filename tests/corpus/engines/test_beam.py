@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import sys
+from unittest import mock
 
 import pytest
 import tensorflow as tf
@@ -21,43 +22,31 @@ def test_beam_has_to_be_installed(monkeypatch):
         beam.new_pipeline("")
 
 
-class FakePipeline:
+def fake_pipeline(outcome):
     """A pipeline that runs on a remote cluster."""
-
-    def __init__(self, outcome):
-        self.outcome = outcome
-        self.is_cancelled = False
-
-    def run(self):
-        return self
-
-    def wait_until_finish(self):
-        if isinstance(self.outcome, BaseException):
-            raise self.outcome
-        return self.outcome
-
-    def cancel(self):
-        self.is_cancelled = True
+    pipeline = mock.Mock()
+    pipeline.run.return_value.wait_until_finish.side_effect = [outcome]
+    return pipeline
 
 
 def test_errors_of_a_cluster_are_understood():
-    beam.run(FakePipeline("DONE"))
+    beam.run(fake_pipeline("DONE"))
     with pytest.raises(InputError, match="ended in the state CANCELLED"):
-        beam.run(FakePipeline("CANCELLED"))
+        beam.run(fake_pipeline("CANCELLED"))
     text = (
         "Pipeline failed: java.lang.RuntimeException: Traceback ...\n"
         "bert_tf.errors.InputError: Cannot write gs://x/y: full. [while "
         "running 'Write the chunks']\n\n\tat org.apache.beam"
     )
     with pytest.raises(InputError, match=r"^Cannot write gs://x/y: full\.$"):
-        beam.run(FakePipeline(RuntimeError(text)))
+        beam.run(fake_pipeline(RuntimeError(text)))
     with pytest.raises(RuntimeError, match="another error"):
-        beam.run(FakePipeline(RuntimeError("another error")))
+        beam.run(fake_pipeline(RuntimeError("another error")))
     # Ctrl-C cancels a remote job.
-    pipeline = FakePipeline(KeyboardInterrupt())
+    pipeline = fake_pipeline(KeyboardInterrupt())
     with pytest.raises(KeyboardInterrupt):
         beam.run(pipeline)
-    assert pipeline.is_cancelled
+    pipeline.run.return_value.cancel.assert_called_once()
 
 
 # What follows needs Apache Beam.
@@ -67,12 +56,9 @@ def test_errors_of_a_cluster_are_understood():
     ("options", "message"),
     [
         ("--runner=Flnk", "Unexpected pipeline runner: Flnk.*FlinkRunner"),
-        ("--runner=no.such.Runner", "no.such.Runner.*No module named 'no'"),
         ("--direct_num_worker=2", "Did you mean 'direct_num_workers'?"),
-        ("--nothing_like_this_at_all", r"no option --nothing_like_this_at_all"),
         ("--direct_num_workers=two", "invalid int value: 'two'$"),
         ("direct", "expected --name=value: 'direct'"),
-        ("--job_name='open", "No closing quotation"),
         ("--runner=DataflowRunner", "Missing required option: project"),
     ],
 )
@@ -87,7 +73,6 @@ def test_unusable_options_are_one_line(options, message):
     ("options", "expected"),
     [
         ("", {}),
-        ("--runner=direct --direct_num_workers 2", {"direct_num_workers": 2}),
         (
             "--runner=DirectRunner --labels='a=b c' --labels=d=e",
             {"labels": ["a=b c", "d=e"]},

@@ -232,29 +232,22 @@ def test_speculative_tasks_change_nothing(cluster, texts, expected, tmp_path):
     assert (tmp_path / "out-marker.other").exists()
 
 
-@pytest.mark.parametrize("lacks", ["package", "vocabulary", "folder"])
-def test_a_worker_lacks_something(cluster, texts, tmp_path, lacks):
+@pytest.mark.parametrize("mistake", ["package", "vocabulary", "text"])
+def test_errors_of_workers_are_one_line(cluster, texts, tmp_path, mistake):
     """Relative paths are those of a disk that the workers do not have."""
     cluster.restore()
     folder = tmp_path / "out"
     given, settings = flags(texts, folder), {}
-    if lacks == "package":
+    if mistake == "package":
         (tmp_path / "sitecustomize.py").write_text(WITHOUT_THE_PACKAGE)
         settings = {"spark.executorEnv.PYTHONPATH": str(tmp_path)}
         expected = "A Spark worker lacks the module bert_tf."
-    elif lacks == "vocabulary":
+    elif mistake == "text":
+        (tmp_path / "bad.txt").write_bytes(b"wa\nwb\n\nwc\xff\n")
+        given.append(f"--input_file={tmp_path}/bad.txt")
+        expected = f"error: {tmp_path}/bad.txt:4: byte 0xff"
+    else:
         given.append("--vocab_file=vocab.txt")
         expected = "On the worker .*: Cannot read vocab.txt: No such file"
-    else:
-        given.append(f"--output_file={os.path.relpath(folder / 'a', texts)}")
-        expected = "On the worker .*: there is no folder .*a.tmp-"
     program = cluster.launch(given, settings=settings.items(), cwd=texts)
     assert re.search(expected, assert_fails(program, folder))
-
-
-def test_an_error_in_the_text_is_one_line(cluster, texts, tmp_path):
-    cluster.restore()
-    (tmp_path / "bad.txt").write_bytes(b"wa\nwb\n\nwc\xff\n")
-    given = flags(texts, tmp_path / "out", f"--input_file={tmp_path}/bad.txt")
-    error = assert_fails(cluster.launch(given), tmp_path / "out")
-    assert f"error: {tmp_path}/bad.txt:4: byte 0xff" in error

@@ -11,7 +11,6 @@ from bert_tf.kinds.pretraining.options import PretrainingConfig
 
 OPTIONS = {job: command.options_of(job) for job in command.JOBS}
 CHECKPOINT = {"init_checkpoint": "there"}
-NO_CHECKPOINT = r"^no: there is no such checkpoint"
 TEACHER = {"teacher": "there", **CHECKPOINT}
 
 
@@ -24,7 +23,6 @@ def folder(tmp_path, monkeypatch):
 
 
 def classify(**flags):
-    """Checks the options of a classifier."""
     known = {"task_name": "cola", "data_dir": ".", "output_dir": "new"}
     known |= {"do_train": True, "bert_config_file": "there"}
     known |= {"vocab_file": "there"}
@@ -38,22 +36,17 @@ def classify(**flags):
         ({"data_dir": None}, "`data_dir` is required, except to export only"),
         ({"task_name": "colla"}, "`task_name` must be one of .*colla"),
         ({"use_tpu": True, "distribution_strategy": "mirrored"}, "auto or tpu"),
-        ({"train_batch_size": 0}, "`train_batch_size` must be at least 1"),
         ({"num_train_epochs": 0}, "must be more than 0 to train; got 0. Leave"),
-        ({"early_stopping_patience": 2}, "no effect without `save_best`"),
         (
             {"do_train": False, "do_eval": True, "overwrite_output_dir": True},
             "has no effect without `do_train`",
         ),
-        ({"lora_rank": 3}, "Pass one as `init_checkpoint`"),
         (
             {"lora_rank": 3, "num_frozen_layers": 0, **CHECKPOINT},
             "`num_frozen_layers` has no effect with `lora_rank`",
         ),
         ({"window_pooling": "max"}, "`window_pooling` needs `doc_stride`"),
-        ({"temperature": 3}, "`temperature` has no effect without `teacher`"),
         # Files.
-        ({"vocab_file": "no"}, "^Cannot read no: No such file or directory."),
         ({"unlabeled_file": "no", **TEACHER}, "^Cannot read no: No such file"),
         ({"do_predict": True}, "no test.tsv, the test set of cola."),
         (
@@ -77,14 +70,9 @@ def test_mistakes_are_found_before_anything_is_read(flags, message):
         {"do_train": False, "do_eval": True, "window_pooling": "max"},
         {"search": "paper", "num_train_epochs": 0},
         # Other file systems need TensorFlow.
-        {
-            "data_dir": "gs://a/b",
-            "output_dir": "gs://a",
-            "vocab_file": "gs://v",
-        },
+        {"data_dir": "gs://a/b", "output_dir": "gs://a"},
         {"init_checkpoint": "hf://a/b", "teacher": "gs://a/b"},
-        {"train_file": "gs://no/no", "do_predict": True},
-        {"task_name": "custom", "train_file": "x", "data_dir": "gs://no"},
+        {"train_file": "gs://no/no", "vocab_file": "gs://v"},
         {"init_checkpoint": "uncased_L-12_H-768_A-12"},
     ],
 )
@@ -95,32 +83,21 @@ def test_options_that_cannot_be_checked_yet_are_accepted(flags):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({"do_train": False}, "Nothing to do: pass at least one of `do_"),
         ({"model_size": "tiny"}, "`model_size=tiny` needs `vocab_file`"),
-        (
-            {"model_size": "tiny", "bert_config_file": "there"},
-            "`model_size` and `bert_config_file` exclude each other",
-        ),
         ({"input_file": "no*"}, "`input_file` has 'no\\*', which matches no"),
         ({"stop_at_step": 8, "num_train_steps": 7}, "`stop_at_step` must be"),
-        (
-            {"do_export": True, "objective": "causal_lm"},
-            "masked_lm with",
-        ),
+        ({"do_export": True, "objective": "causal_lm"}, "masked_lm with"),
     ],
 )
 def test_mistakes_in_a_command_to_pretrain(flags, message):
     known = {"input_file": "there", "output_dir": "new", "do_train": True}
     if "input_file" in flags:
-        flags = {**flags, **CHECKPOINT}
+        known |= CHECKPOINT
     with pytest.raises(InputError, match=message):
         PretrainingConfig(**{**known, **flags}).check()
 
 
-@pytest.mark.parametrize("is_new", [True, False])
-def test_a_resumed_pre_training_does_not_need_its_first_checkpoint(
-    folder, is_new
-):
+def test_a_resumed_pre_training_does_not_need_its_first_checkpoint(folder):
     config = PretrainingConfig(
         input_file="there",
         output_dir="new",
@@ -128,12 +105,10 @@ def test_a_resumed_pre_training_does_not_need_its_first_checkpoint(
         bert_config_file="there",
         init_checkpoint="no",
     )
-    if is_new:
-        with pytest.raises(InputError, match=NO_CHECKPOINT):
-            config.check()
-    else:
-        (folder / "new").mkdir()
+    with pytest.raises(InputError, match=r"^no: there is no such checkpoint"):
         config.check()
+    (folder / "new").mkdir()
+    config.check()
 
 
 @pytest.mark.parametrize("job", command.JOBS)
