@@ -60,8 +60,8 @@ class Option:
         search varies it. "seed": several trainings vary it. "score": it only
         selects the best model. Empty: none of these.
       needs: The option without which this one has no effect: a name, "teacher",
-        a name and a value, "task_name=custom", or alternatives, "task_name=
-        custom or unlabeled_file". Options that the job lacks are not needed.
+        or a name and a value, "task_name=custom". Options that the job lacks
+        are not needed.
     """
 
     help: str
@@ -160,15 +160,14 @@ class Options:
           other: The option that the passed one needs; see `Option.needs`.
         """
         for name, needs in self.without_effect().items():
-            need, _, _ = needs.partition(" or ")
-            if need.partition("=")[0] != other:
+            if needs.partition("=")[0] != other:
                 continue
             fault = f"without `{other}`"
-            if need != other:
+            if needs != other:
                 fault = f"with `{other}={getattr(self, other)}`"
             raise InputError(
                 f"`{name}` has no effect {fault}. Leave it out, or pass "
-                f"`{need}`."
+                f"`{needs}`."
             )
 
     def without_effect(self) -> dict[str, str]:
@@ -178,7 +177,7 @@ class Options:
             for name, (_, declaration) in declared(type(self)).items()
             if getattr(self, name) != self.__dataclass_fields__[name].default
             and declaration.needs
-            and not any(map(self._is_met, declaration.needs.split(" or ")))
+            and not self._is_met(declaration.needs)
         }
 
     def _is_met(self, need: str) -> bool:

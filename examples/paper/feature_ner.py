@@ -20,9 +20,10 @@ class FeatureConfig(ner.NerConfig):
         "weights.",
         default="concat_last_four",
         choices=tuple(CHOICES),
+        decides="model",
     )
     lstm_size: int = option(
-        "Size of the LSTMs in each direction.", default=768, at_least=1
+        "Units in each direction.", default=768, at_least=1, decides="model"
     )
 
 

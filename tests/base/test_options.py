@@ -20,7 +20,7 @@ class Config(Options):
     length: int = option("A length.", fallback=128, at_most=512)
     is_cased: bool | None = option("Casing.", default=None)
     kind: str = option("A kind.", default="a", choices=("a", "b"))
-    size: int = option("A size.", fallback=3, needs="kind=b or labels")
+    size: int = option("A size.", fallback=3, needs="kind=b")
     depth: int = option("A depth.", default=2, needs="labels")
     speed: int = option("A speed.", default=1, needs="of_another_job")
 

@@ -52,7 +52,7 @@ def run(
     config.check()
     names = settings.splits(config)
     config, start = resolve(config, "classifier", "choice")
-    config.require_windows()
+    config.require_effect("doc_stride")
     if config.doc_stride is not None and config.window_pooling is None:
         config = dataclasses.replace(config, window_pooling="mean")
     data_set = _data_set(config, start)

@@ -31,7 +31,6 @@ google-research/bert; sections 4.1, 4.4 and appendix A.3 of the paper.
 import dataclasses
 
 from bert_tf.base.options import option
-from bert_tf.errors import InputError
 from bert_tf.jobs import settings
 from bert_tf.jobs.settings import DistillationOptions, TableOptions
 from bert_tf.tasks import datasets
@@ -63,6 +62,7 @@ class ClassifierConfig(TableOptions, DistillationOptions):
         choices=WINDOW_POOLINGS,
         recorded=True,
         decides="score",
+        needs="doc_stride",
     )
     # The language of XNLI's development and test sets, as in the original; and
     # of its training set, by default the same.
@@ -123,17 +123,12 @@ class ClassifierConfig(TableOptions, DistillationOptions):
 
     def check(self) -> None:
         if self.do_train:
-            self.require_windows()
+            self.require_effect("doc_stride")
         is_custom = self.task_name.lower() == datasets.CUSTOM
         find = self.custom_data_set if is_custom else self.official_data_set
         super().check()
         self.require_splits(find, settings.splits(self))
         settings.require_files(self.unlabeled_file)
-
-    def require_windows(self) -> None:
-        """Raises InputError for --window_pooling without --doc_stride."""
-        if self.doc_stride is None and self.window_pooling is not None:
-            raise InputError("`window_pooling` needs `doc_stride`.")
 
     def official_data_set(self) -> DataSet:
         """Returns the data set of a --task_name other than "custom"."""
