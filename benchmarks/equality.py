@@ -217,8 +217,8 @@ def compare_answers(
 ) -> Answers:
     """Compares the files of two evaluations.
 
-    `alike` says that each device has batches of the size of one device's. Then
-    there are fewer batches, and `loss`, a mean over batches, is ignored.
+    `alike` says that each device has batches as large as a single device's.
+    Then there are fewer batches, and `loss`, a mean over batches, is ignored.
     """
     found, expected = (
         dict(line.split(" = ") for line in _lines(path / "eval_results.txt"))

@@ -9,8 +9,8 @@ batches of 32 and one by one, and with long texts. Before that every side
 answers all texts: this warms up, and the probabilities must be the same.
 
 bfloat16 is --mixed_precision=bfloat16 for ours; for torch it is autocast, which
-is the same, and weights in bfloat16, which is faster and less exact. ONNX
-Runtime computes in float32 only on CPUs. --variants=onnxruntime,ours measures
+is the same, and weights in bfloat16, which is faster and less exact. On
+CPUs ONNX Runtime only computes in float32; --variants=onnxruntime,ours measures
 float32 only.
 """
 

@@ -6,9 +6,9 @@ gives the same lines to `bert_tf.BertTokenizer` in a tf.data pipeline, to the
 original's FullTokenizer (`tf-models-official`) and to Hugging Face's
 `tokenizers` (encode_batch_fast). Each side is a process with as many cores as
 threads. The texts are English, Korean, and a mix of both with words of all
-scripts. Small inputs are the first English lines as one list, for which
-`BertTokenizer` is called directly; and the whole file once with a new
-tokenizer, from the paths of the file and of the vocabulary to the ids. Our ids
+scripts. Small inputs are English: the first lines as one list, for which
+`BertTokenizer` is called directly, and the whole file once with a new
+tokenizer, for which reading the file and the vocabulary is timed too. Our ids
 must be the original's; lines for which `tokenizers` returns other ids are
 counted.
 """

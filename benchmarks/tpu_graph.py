@@ -98,8 +98,8 @@ def replica_function(
         become collective operations.
 
     Returns:
-      A function to call inside a `tf.function`, which returns the outputs of
-      the first replica; and the types of its arguments: the batches of all.
+      A function to call inside a `tf.function`; it returns the outputs of the
+      first replica. And its arguments' types: the batches of all replicas.
     """
 
     @tf.function

@@ -177,7 +177,7 @@ def _adapt(module: ir.Module) -> None:
 def _use_own_generator(philox) -> None:
     """Replaces Philox by the chip's generator of random bits.
 
-    The chip's keeps two of Philox's three numbers of state.
+    The chip's generator keeps two of Philox's three numbers of state.
     """
 
     def cut(value, start, end):

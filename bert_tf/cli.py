@@ -66,7 +66,7 @@ def run_job(
         config = read_config(config_type)
         config.check()
         job = load()
-        # Validates again: once TensorFlow is imported, some values are invalid.
+        # Validates again: TensorFlow, which is now imported, needs UTF-8.
         dataclasses.replace(config)
         job(config)
 

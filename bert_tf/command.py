@@ -144,7 +144,7 @@ def _summary(job: str) -> str:
 
 
 def _print(text: str) -> NoReturn:
-    # In one call: `bert-tf --help | head` may close the pipe before another.
+    # One call: `bert-tf --help | head` may close the pipe before a second.
     print(text, end="")
     sys.exit(0)
 

@@ -221,8 +221,8 @@ class BertConfig:
     def num_parameters(self, with_pretraining_heads: bool = False) -> int:
         """Returns the number of trainable weights of encoder and pooler.
 
-        Optionally adds the pre-training heads. The word embeddings, also the
-        masked-LM head's output matrix, count once.
+        Optionally adds the pre-training heads. The word embeddings, which are
+        also the masked-LM head's output matrix, count once.
         """
         width = self.hidden_size
         layer_norm = 2 * width

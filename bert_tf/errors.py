@@ -182,7 +182,7 @@ def reason(error: BaseException) -> str:
 
 
 # Missing packages. No package index has bert_tf, so the commands in messages
-# install its extras from git or, with `pip install '.[EXTRA]'`, the checkout.
+# install its extras from git, or from the checkout: `pip install '.[EXTRA]'`.
 
 # Packages whose wheels require `tensorflow`, which must not be installed next
 # to `tensorflow-tpu`.
@@ -255,7 +255,7 @@ def tensorflow_required(
 
 
 def _missing_companion(purpose: str, module: str) -> MissingPackageError:
-    """Returns the error for a package that TensorFlow's release determines."""
+    """Returns the error for a package of the same release as TensorFlow."""
     import tensorflow as tf
 
     release = ".".join(tf.__version__.split(".")[:2])

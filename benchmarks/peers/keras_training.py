@@ -67,7 +67,7 @@ def make_step(config, features):
 
 
 def on_jax(setup, batch):
-    """Returns a function that fits our model for all steps: the mean loss.
+    """Returns a function that fits our model and returns the mean loss.
 
     `train_on_batch` would wait for each step.
     """

@@ -1,8 +1,8 @@
 """Exports that several clients ask at the same time, for benchmarks/triton.py.
 
 The backends are Triton Inference Server, over HTTP, and the export itself,
-called by as many threads in one process. A request has the "model", the "rows"
-(the values of the inputs of each call) and the number of "clients".
+called by a thread for each client in one process. A request has the "model",
+the "rows" (the inputs of each call) and the number of "clients".
 """
 
 import atexit

@@ -2,8 +2,8 @@
 
 A side gets its setup as JSON on the command line. It first writes a line of
 JSON with the versions of its packages, then answers each line of JSON that it
-reads with another. It ends with its input. Only the standard library and NumPy
-are used: this runs in every environment.
+reads with another. It ends when its input ends. Only the standard library and
+NumPy are used: this runs in every environment.
 """
 
 import importlib.metadata

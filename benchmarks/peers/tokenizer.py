@@ -67,7 +67,7 @@ def official(vocab_file, do_lower_case, num_threads):
 
 def tokenizers(vocab_file, do_lower_case, num_threads):
     """Hugging Face's tokenizers."""
-    # They are read when the first lines are tokenized.
+    # These are read when the first lines are tokenized.
     os.environ["TOKENIZERS_PARALLELISM"] = str(num_threads > 1).lower()
     os.environ["RAYON_NUM_THREADS"] = str(num_threads)
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers

@@ -59,9 +59,8 @@ class Option:
         trained weights, and is the same in all trainings of a run. "setting": a
         search varies it. "seed": several trainings vary it. "score": it only
         selects the best model. Empty: none of these.
-      needs: The option without which this one has no effect: a name, "teacher",
-        or a name and a value, "task_name=custom". Options that the job lacks
-        are not needed.
+      needs: The option without which this one has no effect: "teacher", or with
+        a value, "task_name=custom". Options that the job lacks are not needed.
     """
 
     help: str

@@ -1,8 +1,8 @@
 """How programs stop: Ctrl-C, SIGTERM and SIGHUP.
 
 `stopping` turns each signal into an exception, so that every `finally` and
-`with` runs and temporary files are removed. `deferred` notes the first signal
-instead, so that a training can finish its step and save a checkpoint.
+`with` runs and temporary files are removed. `deferred` notes the first Ctrl-C
+or SIGTERM instead, so a training can finish its step and save a checkpoint.
 """
 
 import contextlib

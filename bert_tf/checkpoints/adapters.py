@@ -133,7 +133,7 @@ def _modules(tensors: Mapping[str, np.ndarray], rank: int) -> dict[str, Any]:
     return {
         "target_modules": [*ranks],
         "rank_pattern": {n: own for n, own in ranks.items() if own != rank},
-        # PEFT saves modules whole; cls.predictions has the word embeddings.
+        # PEFT saves whole modules: cls.predictions with the word embeddings.
         "modules_to_save": sorted(whole - {"", "cls.predictions"}),
     }
 

@@ -59,7 +59,7 @@ def one_of(choices: Collection[Any]) -> Check:
 BOOLEAN = Check(lambda value: isinstance(value, bool), "true, false or null")
 TEXT = Check(lambda value: isinstance(value, str), "a string")
 TEXTS = Check(are_texts, "a list of strings")
-# Many tokenizers have the length 1e30, which means no limit.
+# Floats too: many tokenizers have the length 1e30, which means no limit.
 COUNT = Check(
     lambda x: is_number(x) and x >= 1 and x == int(x), "a positive integer"
 )
@@ -167,8 +167,8 @@ class Pretrained:
         as `do_lower_case`.
       labels: The names of the classes, in the order of the logits.
       head: A key of `HEADS`.
-      kind: The kind of task of the head, if the library does not have it; see
-        `FineTuningTask`.
+      kind: The kind of task; None for the library's kinds, whose name is
+        `head`. See `FineTuningTask`.
       problem_type: What a classifier's labels mean, one of `PROBLEM_TYPES`.
       classifier_dropout: The dropout rate before the output layer.
       activation_fn: The PyTorch class that a cross-encoder of
@@ -267,7 +267,7 @@ def require_checkpoint(path: str) -> bool:
 
 
 def _suggest_model(path: str) -> str:
-    """Returns " Did you mean 'NAME'?", or "" for what is not like a name."""
+    """Returns " Did you mean 'NAME'?", or "" if `path` is not like a name."""
     if path.startswith(("/", ".")) or files.is_remote(path):
         return ""
     # A truncated name may be closer to another model's name.

@@ -181,8 +181,8 @@ def _labels_of_head(
 CONFIG = "config.json"
 
 _HEADS = {x.architecture: head for head, x in HEADS.items()}
-# The names of transformers 2 to 5 for both forms of GELU and others. The first
-# name of each is the one that is written.
+# The names of activations in transformers 2 to 5. Of several names for one
+# activation, the first is written.
 _ACTIVATIONS = {
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",

@@ -158,7 +158,7 @@ BUFFERS = frozenset(
 # The output matrix of masked LM, which here is always the embedding matrix.
 DECODER = "cls.predictions.decoder.weight"
 
-# Other spellings of names, and the names of copies that masked LM shares.
+# Other spellings of names, and the names of copies of weights.
 _RENAMED = (
     (re.compile(r"^(?=(embeddings|encoder|pooler)\.)"), "bert."),
     (re.compile(r"(?<=LayerNorm\.)gamma$"), "weight"),
@@ -242,6 +242,6 @@ def head_of_parts(parts: Collection[str]) -> str | None:
     shared = {"encoder", "pooler"}
     heads = [h for h, x in HEADS.items() if {*x.parts} ^ {*parts} <= shared]
     if len(heads) > 1 and "pooler" not in parts:
-        # With a pooler, it may be a classifier, multiple choice or a tagger.
+        # Only without a pooler: with one, all three heads with classes fit.
         heads = [h for h in heads if "pooler" not in HEADS[h].parts]
     return heads[0] if len(heads) == 1 else None

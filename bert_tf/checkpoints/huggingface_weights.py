@@ -180,7 +180,7 @@ class HuggingFaceWeights(Weights):
         each with the reason why nothing is lost.
 
     Raises:
-      InputError: If the files do not contain the weights of such a model.
+      InputError: If the weights do not belong to a BERT with this `config`.
     """
 
     def __init__(self, tensors: TensorFiles, config: BertConfig):

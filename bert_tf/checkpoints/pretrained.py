@@ -223,9 +223,9 @@ def casing_of_name(path: str) -> bool | None:
 def compare_configs(config: BertConfig, pretrained: Pretrained) -> None:
     """Compares options that change the outputs but not the shapes.
 
-    Logs a warning for a different activation, since Google's weights are
-    published with both forms of GELU, and for a different direction of
-    attention, since training may continue with another one.
+    A different activation is only a warning: Google's weights are published
+    with both forms of GELU. So is a different direction of attention: training
+    may continue with another one.
 
     Raises:
       InputError: If the number of attention heads differs.
@@ -281,8 +281,8 @@ def head_difference(
 ) -> str | None:
     """Returns how a checkpoint's head differs from the wanted one, or None.
 
-    The names of labels are only compared to train: otherwise the task has the
-    model's labels, or the user has renamed them.
+    The names of labels are compared only for training. Otherwise the task has
+    the model's labels, or the user has renamed them.
     """
     shapes = pretrained.weights.shapes
     shape = shapes.get("output_weights")
@@ -435,7 +435,7 @@ def require_teacher(teacher: Any, task: Any, name: str) -> None:
     fault = None
     if tuple(teacher.vocab) != tuple(task.encoding.vocab):
         fault = "another vocabulary"
-    elif teacher.do_lower_case is not None and (  # As in most TF1 checkpoints.
+    elif teacher.do_lower_case is not None and (  # None in Google's releases.
         _lowers_and_strips(teacher) != _lowers_and_strips(task.encoding)
     ):
         fault = "another casing"

@@ -187,7 +187,7 @@ def checksum(arrays: Mapping[str, Any]) -> str:
 
     Args:
       arrays: Tensors or arrays by name, which are read in place; or variables,
-        of which one at a time is copied.
+        which are copied one at a time.
     """
     digest = hashlib.sha256()
     for name in sorted(arrays):

@@ -82,7 +82,7 @@ class TextSection:
     position: tuple[int, int]
     tokens: np.ndarray  # Integers [t], the token ids.
     corpus: Corpus  # The boundaries of sentences and (parts of) documents.
-    continues: bool  # Whether the first document began in the section before.
+    continues: bool  # Whether the first document began before the section.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +90,7 @@ class TaskReport:
     """Statistics of the text of a task."""
 
     num_sections: int
-    text_bytes: dict[str, int]  # Bytes of text that were read of each file.
+    text_bytes: dict[str, int]  # Path -> the bytes of text that were read.
     counts: collections.Counter[str]  # By their names in the manifest.
 
 

@@ -274,7 +274,7 @@ def serialize_chunk(
         masked_as_random=masked.num_random,
         masked_as_kept=masked.num_kept,
     )
-    # The bytes of a gzip file depend on the pieces: their size is fixed.
+    # The bytes of a gzip file depend on the pieces, so their size is fixed.
     pieces = []
     for start in range(0, len(spans), DEFAULT_SIZES.instances):
         rows = slice(start, start + DEFAULT_SIZES.instances)

@@ -204,7 +204,7 @@ def place_random_b(
     """Finds the tokens of each random B.
 
     Args:
-      drafts: DRAFT [n], whose `b_start` and `b_stop` are set.
+      drafts: DRAFT [n]; this function sets `b_start` and `b_stop`.
       corpus: The documents that have B.
       first: int64 [n], the first sentence of each of these documents.
       lengths: int64 [n], the number of sentences of each.

@@ -17,9 +17,9 @@ from bert_tf.errors import InputError
 
 # The training stream is sorted by length within windows of this many batches.
 # Longer windows have less padding; shorter ones mix examples better. With 100
-# batches of 32, padding is within 3 % of a sorted epoch. A window is at most a
-# quarter of the epoch, so that batches differ between short epochs, too. For
-# MRPC, padding is still within 3 %.
+# batches of 32, padding is within 3 % of a sorted epoch's. A window is at most
+# a quarter of the epoch, so that batches differ between short epochs, too. For
+# MRPC, padding is still within 3 % of a sorted epoch's.
 _MOST_BATCHES_SORTED = 100
 _WINDOWS_PER_EPOCH = 4
 
@@ -252,8 +252,8 @@ def evaluation_plan(
 def shares(plan: np.ndarray, num_shards: int, batch_size: int) -> np.ndarray:
     """Distributes the rows of global batches to shards and their replicas.
 
-    Rows go to the shards in turn, so that the rows of a sorted batch are
-    equally long in all of them: with two shards, [0 1 2 3] is [0 2] and [1 3].
+    Rows go to the shards in turn, so that all shards get rows of similar length
+    from a sorted batch: [0 1 2 3] becomes [0 2] and [1 3] for two shards.
 
     Args:
       plan: Integers [batches, shards * replicas * batch_size].

@@ -317,7 +317,7 @@ def parser(
 
     def parse(serialized: tf.Tensor) -> _Batch:
         features = tf.io.parse_example(serialized, spec)
-        # An id outside the table would get NaN, zeros or another row.
+        # An id outside the embedding table would get NaN, zeros or another row.
         for name in VOCABULARY_FEATURES:
             if vocab_size is not None and name in features:
                 smallest = tf.reduce_min(features[name])
@@ -524,8 +524,8 @@ def with_datasets(
 ) -> dict[str, Any]:
     """Replaces the arrays among the arguments of a method of Keras.
 
-    Keras makes such data sets too, but a thread of TensorFlow tunes them. It
-    sleeps for up to a minute at a time, and the data cannot end before it wakes
+    Keras makes such data sets too, but a thread of TensorFlow tunes them. This
+    thread sleeps for up to a minute, and the data cannot end before it wakes
     up: `fit`, `evaluate` and `predict` took up to twice as long as their steps.
 
     Args:

@@ -102,7 +102,7 @@ def classification_schema(
       problem: One of `examples.PROBLEMS`, or "similarity".
       num_labels: The number of classes, for multi-label classification.
       num_choices: The number of choices, for multiple choice.
-      has_windows: Whether a row is a window of a text and also has its
+      has_windows: Whether a row is a window of a text. It then also has
         `window_numbers`, from 0 in each text, and `num_windows` of the text.
     """
     sides = {"multiple_choice": (num_choices,), "similarity": (2,)}
@@ -181,7 +181,7 @@ def encode_batch(
     Args:
       schema: The features of an example.
       batch: For each feature an array [n, *shape] of integers or floats.
-        Besides its rows, a call costs as much as 400: pass a thousand or more.
+        A call has an overhead as large as 400 rows: pass a thousand or more.
 
     Returns:
       n serialized `tf.train.Example` protos, keys in sorted order.

@@ -1,9 +1,9 @@
 """Reads TSV, CSV and JSON Lines files: rows as dicts, each with its line.
 
-Text is UTF-8, and a byte order mark is dropped. A line ends at a line feed,
-with or without a carriage return before it, and nowhere else: a form feed and
-U+2028 are ordinary text, and so is a lone carriage return, except in unquoted
-fields of CSV.
+Text is UTF-8, and a byte order mark is dropped. A line ends only at a line
+feed, with or without a carriage return before it. A form feed and U+2028 are
+ordinary text. So is a lone carriage return, except in unquoted fields of CSV,
+where it is an error.
 
     for row, place in read("train.tsv", "_ label _ text_a", has_header=False):
         print(row["text_a"], row["label"], place)  # ... train.tsv:1
@@ -47,9 +47,9 @@ def read(
       path: The file, compressed if its name ends in .gz.
       columns: Either the names of the columns in order, such as "id _ text_a *
         label": "_" is a column that is not read, "*" any number of those, and
-        the header is ignored. Or a dict from each name to a column: its name in
-        the header or its key in JSON, its number, or a tuple of these. A name
-        with several columns gets a tuple of values.
+        the header is ignored. Or a dict from each name to its column: a name in
+        the header, a key in JSON or a number. A tuple of these gives a tuple of
+        values.
       has_header: Whether the first row of a table is a header.
       optional: Names whose columns the file may lack. If the header lacks the
         column, the dict lacks the name. Without names in a header, and in
@@ -57,8 +57,8 @@ def read(
       skip: Called with a description and the place of each row that is skipped
         because it has the wrong number of columns or lacks a key. By default
         such a row is an error. A key that the first row lacks always is one.
-      check_header: Called with the cells of the header by name and its place,
-        if all columns were passed by number: the header may be an example.
+      check_header: Called with the header's cells by name, and its place, if
+        all columns were passed by number: the row may be an example.
 
     Yields:
       A dict of the values, strings or any value of JSON, and the place of the

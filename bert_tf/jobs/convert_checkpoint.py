@@ -44,8 +44,8 @@ class ConvertCheckpointConfig(Options):
     )
     head: str | None = option(
         "Kind of model to write; encoder leaves out every head. Default: the "
-        "kind that the checkpoint records, which a TF1 checkpoint of a "
-        "classifier, tagger or multiple-choice model does not.",
+        "kind that the checkpoint records. TF1 checkpoints of classifiers, "
+        "taggers and multiple-choice models record it only in bert_tf.json.",
         default=None,
         choices=tuple(HEADS),
     )

@@ -169,7 +169,7 @@ def fine_tune(
       steps: The steps that depend on the kind of task.
       serve: Wraps a model in a `Served`, to export it.
       metrics: The metrics that --save_best may name, with the prefix "eval_".
-        Default: the task's. By default, the first decides between trainings.
+        Default: the task's. Without --save_best, the first compares trainings.
       facts: Further facts that all runs of one training share. They replace
         facts of the same name that this run computes.
       inputs: Further files that the run reads.

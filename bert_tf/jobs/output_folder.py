@@ -21,7 +21,7 @@ from bert_tf.jobs import settings
 from bert_tf.jobs.settings import FineTuningOptions
 
 FACTS = "fine_tuning.json"
-# The same of a pre-training.
+# The record of a pre-training.
 PRETRAINING = "pretraining.json"
 # The folder of the released model, and its checkpoint.
 RELEASE = "release"
@@ -47,7 +47,7 @@ def claimed(
 ) -> Iterator[None]:
     """Reserves --output_dir for a training, until the `with` block ends.
 
-    For a run that does not train, the folder is only checked.
+    A run that does not train only checks the folder, and creates it.
 
     Args:
       config: The options of the run.
@@ -180,7 +180,7 @@ def _settings(
 def require_same(
     folder: str, run: Mapping[str, Any], advice: str = "", name: str = FACTS
 ) -> Mapping[str, Any]:
-    """Compares a run with the one in the folder; returns its record, or {}.
+    """Compares a run with the one in the folder; returns the old record, or {}.
 
     Args:
       folder: The output folder.
@@ -189,8 +189,8 @@ def require_same(
       name: The name of the record.
 
     Raises:
-      InputError: The two runs have different facts or settings, or are those
-        of two jobs, fine-tuning and pre-training.
+      InputError: The two runs have different facts or settings, or one is a
+        fine-tuning and the other a pre-training.
     """
     if not is_trained(folder):
         return {}

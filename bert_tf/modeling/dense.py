@@ -24,7 +24,7 @@ class Dense(keras.layers.Dense):
     def activated(self, x, activation: Callable):
         """Maps floats [..., F] to the activation of the product."""
         if kernels.are_passes_compiled():
-            # `kernels.is_fused` needs the shape of `x`.
+            # As rows, `x` would lose the sizes that `kernels.is_fused` needs.
             return activation(self(x))
         return self._apply(lambda rows: activation(self(rows)), x)
 

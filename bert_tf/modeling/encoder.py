@@ -164,8 +164,8 @@ class BertModel(FeatureModel):
           outputs that the constructor asked for.
 
         Raises:
-          InputError: If the sequence is longer than `max_position_embeddings`,
-            without `position_ids`.
+          InputError: If there are no `position_ids`, and the sequence is longer
+            than `max_position_embeddings`.
         """
         return self._result(*self._encode(inputs, seed, training=training))
 

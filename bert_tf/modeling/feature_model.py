@@ -46,7 +46,6 @@ _KEYWORDS = frozenset(
     ("input_ids", *TOKEN_FEATURES, "masked_lm_positions", "cls_positions")
 ).union(_FOREIGN_NAMES)
 
-
 # Number of axes of `input_ids` -> their meaning.
 _AXES = {2: ("batch", "length"), 3: ("batch", "choices", "length")}
 
@@ -92,7 +91,8 @@ class TrainableModel(keras.Model):
     def train_step(self, *args, **kwargs):
         """Runs a step of Keras, compiled as in the scripts.
 
-        Keras's default is to compile, except on PyTorch and TensorFlow's CPUs.
+        By default Keras compiles, except on PyTorch, and on TensorFlow with
+        CPUs or a strategy.
         """
         is_on_tensorflow = keras.config.backend() == "tensorflow"
         is_op_by_op = is_on_tensorflow and kernels.runs_op_by_op()
@@ -385,7 +385,7 @@ class FeatureModel(TrainableModel):
         self.add_adapters(dict.fromkeys(paths, (rank, lora_alpha)))
 
     def add_adapters(self, layers: Mapping[str, Sequence]) -> None:
-        """Freezes the encoder and adds adapters, described as by `adapters`."""
+        """Freezes the encoder; adds adapters from a result of `adapters`."""
         if any(layer.quantization_mode for _, layer in dense_layers(self)):
             raise InputError(
                 f"{self.name} is quantized. Call enable_lora before quantize."
@@ -444,11 +444,11 @@ class FeatureModel(TrainableModel):
         """Writes what `enable_lora` trains, without the rest of the model.
 
         Args:
-          filepath: A folder in PEFT's format; new, empty or written by this
-            method. It also has a checksum of the other weights.
+          filepath: A folder in PEFT's format, whose adapters are replaced. It
+            also has a checksum of the other weights.
 
         Raises:
-          InputError: If the model has no adapters, or the folder is not empty.
+          InputError: If the model has no adapters, or a file cannot be written.
         """
         from bert_tf.checkpoints import adapters
 
@@ -477,9 +477,9 @@ class FeatureModel(TrainableModel):
     ) -> Any:
         """Returns a `keras.distribution.LayoutMap` for tensor parallelism.
 
-        Source: Shoeybi et al. 2019, "Megatron-LM", section 3: the kernels of
-        query, key, value and `intermediate` are split by columns, those after
-        them by rows, and the word embeddings by the hidden size.
+        Source: Shoeybi et al. 2019, "Megatron-LM", section 3. The kernels of
+        query, key, value and `intermediate` are split by columns, the kernels
+        of `output` by rows, and the word embeddings by the hidden size.
 
         Example:
 

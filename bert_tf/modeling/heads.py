@@ -104,8 +104,8 @@ class MaskedLanguageModel(BertLayer):
         Args:
           sequence_output: Floats [B, S, H].
           masked_lm_positions: Integers [B, P] in [0, S), or None for every
-            position, P = S. About one position in seven is masked, and the
-            product with the vocabulary is the most expensive of the model.
+            position, P = S, which takes longer: the product with the vocabulary
+            is the largest of the model, and one position in seven is masked.
           word_embeddings: The table of the encoder, floats [V, H], which input
             and output share.
 

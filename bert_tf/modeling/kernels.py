@@ -15,10 +15,10 @@ XLA compiles everything. With JAX it does so on every device. JAX uses only two
 implementations of this module: dropout, and attention in training.
 
 Fused and plain results are equal up to rounding, except for the dropout masks.
-The fused functions compute in float32; arguments, results and what is kept for
-the gradient have the precision of the first argument, except for losses and a
-few numbers per row, which are float32. Gradients mostly recompute intermediate
-values, which costs less than storing them in memory.
+The fused functions compute in float32. Arguments, results and what is kept for
+the gradient have the precision of the first argument, but losses and a few
+numbers per row are float32. Gradients mostly recompute intermediate values,
+which costs less than storing them in memory.
 """
 
 import contextlib

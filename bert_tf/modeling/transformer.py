@@ -8,7 +8,7 @@ Layers compute in the compute dtype of their policy; softmax and layer
 normalization always use float32.
 
 The encoder's blocks take their dropout masks from seeds, so that recomputation
-(gradient checkpointing) reproduces them: in training, the encoder draws a seed
+(gradient checkpointing) reproduces them. In training, the encoder draws a seed
 if it gets none, and derives one for each block. Embeddings and heads without a
 seed use Keras's generator.
 """
@@ -124,8 +124,8 @@ class BertLayer(keras.layers.Layer):
     def make_dropout(self, rate: float) -> Dropout:
         """Returns a dropout layer.
 
-        Blocks use only its rate, but making the layer advances the global seed.
-        Without the layer, a seed would give other initial weights.
+        Blocks use only its rate. But making the layer advances the global seed,
+        on which the initial values of later weights depend.
         """
         return Dropout(rate, dtype=self.dtype_policy)
 

@@ -242,8 +242,8 @@ def _temporary_folder(export_dir: str) -> Iterator[str]:
 def _publish(folder: str, export_dir: str, version: int | None) -> str:
     """Moves a version to its number; by default the time, or a higher one.
 
-    A server loads the highest number. One may be above the time if a user
-    chose it, or the clock was set back.
+    A server loads the highest number. It may be above the time if a user chose
+    it, or if the clock was set back.
     """
     names = (name.rstrip("/") for name in files.listdir(export_dir))
     versions = (

@@ -235,7 +235,7 @@ class Runtime(NamedTuple):
     Attributes:
       title: The name of the runtime.
       package: The package that runs a model.
-      program: A Python program that does, for `str.format`.
+      program: A Python program that runs a model, for `str.format`.
       to_models: Converts an export to the contents of files by name: the
         float32 model, then, if True is passed, the model with 8-bit weights.
       run: Runs a model on batches.
@@ -321,8 +321,8 @@ def random_rows(export: Export) -> list[Arrays]:
 def difference(expected: Sequence[Arrays], found: Sequence[Arrays]) -> float:
     """Returns the largest difference between the outputs of two models.
 
-    Floats differ by their distance, divided by the output's largest value if
-    that is above 1; integers, such as tags, by the share that is not equal.
+    For floats it is their distance, divided by the output's largest absolute
+    value if that is above 1; for integers, such as tags, the unequal share.
     """
     differences = []
     for name in expected[0]:

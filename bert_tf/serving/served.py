@@ -161,7 +161,7 @@ class Served(tf.Module, abc.ABC):
         """Returns the same tensors after a check of their shapes and lengths.
 
         Servers pass on any shape. Without the check, the first op that fails
-        would describe its own inputs, or none would fail.
+        would describe its own inputs, or no op would fail.
 
         Raises:
           tf.errors.InvalidArgumentError: If an input does not have the shape
@@ -216,9 +216,9 @@ class Served(tf.Module, abc.ABC):
     def tokenize(self, texts: Tensors) -> dict[str, tf.Tensor]:
         """Returns the inputs of the model, and their `tokens` as strings.
 
-        If a text may have several rows, they are [B, N, S], padded to the
-        largest number of rows, and there is the number of rows of each text,
-        int32 [B], named `count_name`.
+        If a text may have several rows, the shapes are [B, N, S], padded to the
+        largest number of rows, N. The output named `count_name` is then each
+        text's number of rows, int32 [B].
         """
         text, features = self.rows(texts)
         counts = {}
@@ -400,7 +400,7 @@ def in_batches(
       compute: Maps one or more rows of the features to rows of outputs.
       features: Tensors [R, ...] by name.
       nothing: Initial rows, usually empty, [0, ...]; their keys select outputs.
-        By default no rows of all outputs, whose other sizes must be known.
+        By default no rows of each output; other sizes must then be known.
 
     Returns:
       Tensors with the keys of `nothing`.

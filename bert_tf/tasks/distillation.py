@@ -1,8 +1,8 @@
 """Knowledge distillation: a model also learns from the outputs of a teacher.
 
 Source: Hinton et al. 2015, "Distilling the Knowledge in a Neural Network",
-arXiv 1503.02531. A teacher does not change, so its outputs are computed once
-and become features of the training set.
+arXiv 1503.02531. A teacher does not change, so its outputs become features of
+the training set.
 """
 
 import copy

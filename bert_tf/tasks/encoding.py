@@ -127,7 +127,7 @@ class RowEncoding(TextEncoding, abc.ABC, Generic[Item]):
 
     @abc.abstractmethod
     def encode(self, examples: Sequence[Item]) -> Encoded:
-        """Tokenizes, packs and pads examples to train and to evaluate on.
+        """Tokenizes, packs and pads examples.
 
         The rows of an example are adjacent. An example without rows is
         skipped. The memory needed grows with the number of rows: see `split`.
@@ -143,7 +143,7 @@ class RowEncoding(TextEncoding, abc.ABC, Generic[Item]):
     def split(
         self, examples: Iterable[Item], num_rows: int | None = None
     ) -> Iterator[list[Item]]:
-        """Yields examples in parts of about `num_rows` rows, at least one each.
+        """Yields parts of one example or more, with about `num_rows` rows.
 
         The default is `rows_per_part`. The number of windows is estimated at
         three characters per token, without tokenizing.

@@ -121,7 +121,7 @@ class Target:
         return label
 
     def accepts(self, value: Any, where: str) -> bool:
-        """Returns whether a value is a label; for regression, a number."""
+        """Returns whether this is a known label; for regression, a number."""
         if self.problem != "regression" and not self.labels:
             return False
         try:

@@ -247,7 +247,7 @@ def _answerable_scores(
 
 
 def _points_with_negative(texts: Sequence[str], predicted: str) -> _Points:
-    """Scores an answer; ignores gold answers of articles and punctuation."""
+    """Scores an answer; ignores gold answers that are empty if normalized."""
     predicted = normalize_squad(predicted)
     answers = [answer for answer in map(normalize_squad, texts) if answer]
     if answers:

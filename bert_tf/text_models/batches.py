@@ -34,8 +34,8 @@ def padding(are_few: bool = False) -> Padding:
     """Returns how batches are padded.
 
     XLA compiles a model for each length, so with XLA there are fewer lengths.
-    oneDNN prepares programs for each length, 2.5 MB for MiniLM, so there are
-    also fewer if there are few rows.
+    oneDNN prepares programs for each length, 2.5 MB for MiniLM, so with few
+    rows there are also fewer lengths.
     """
     if not runs_op_by_op():
         return Padding(multiple=64)
@@ -46,7 +46,7 @@ class StepArguments(keras.utils.PyDataset):
     """The arguments of each step of an epoch, (x, y, sample_weight)."""
 
     def example(self) -> tuple:
-        """Returns the arguments of a step; training still gets them."""
+        """Returns the arguments of one step, which `fit` still runs."""
         return self[0]
 
     def for_backend(self) -> Any:

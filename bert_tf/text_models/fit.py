@@ -481,7 +481,7 @@ class Teacher:
             facts = teacher.make_task().facts()
             checkpoint = dataclasses.replace(
                 as_checkpoint(teacher.model, teacher.tokenizer, **facts),
-                # A model's problem is set, so its activation does not matter.
+                # The teacher has a `problem`, so the activation is not needed.
                 activation_fn=None,
             )
         else:

@@ -60,7 +60,7 @@ class Progress:
       phase: "predict" or "test": which methods of the callbacks are called.
       callbacks: A callback of Keras, a list of them or a `CallbackList`.
       verbose: As in Keras; "auto" is 1 if there are many batches.
-      is_whole: Whether the first `run` gets all batches: their number is known.
+      is_whole: Whether the first `run` gets all batches, as for a list.
     """
 
     def __init__(

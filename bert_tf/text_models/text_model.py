@@ -72,9 +72,9 @@ _OF_TOKENIZER = ("do_lower_case", "strip_accents")
 class TextModel(TrainableModel, abc.ABC):
     """A model of bert_tf with its tokenizer.
 
-    `compile` and `fit` are Keras's, for texts instead of tensors; `evaluate`
-    returns the scores of the scripts, and `predict` readable answers. Texts are
-    tokenized and batched as in the scripts.
+    `compile` and `fit` are Keras's, for texts instead of tensors. `evaluate`
+    returns scores, and `predict` readable answers. Texts are tokenized and
+    batched as in the scripts.
 
     Args:
       model: The model, for example a `BertClassifier`.
@@ -125,7 +125,7 @@ class TextModel(TrainableModel, abc.ABC):
         # Token ids must not be cast to the compute dtype.
         self.autocast = False
         self._compiled_call = predict.CompiledCall(self, self._inputs)
-        # The default optimizer's; None for any other optimizer.
+        # None if the optimizer is not the default one.
         self._peak_learning_rate: float | None = None
         # The arguments of `compile` that are "auto".
         self._auto_arguments: tuple[str, ...] = ()

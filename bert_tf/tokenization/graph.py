@@ -214,8 +214,8 @@ class BertTokenizer(keras.layers.Layer):
         }
 
     def __call__(self, inputs, **unused):
-        # Keras's __call__ does not take Python strings, nor any strings on
-        # backends other than TensorFlow, where this layer is used in tf.data.
+        # Keras's __call__ does not take Python strings. On backends other than
+        # TensorFlow, where tf.data calls this layer, it takes no strings.
         # Like Keras, this ignores arguments such as `training`.
         if any(
             isinstance(part, keras.KerasTensor)

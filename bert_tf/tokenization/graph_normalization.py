@@ -99,7 +99,7 @@ class GraphNormalizer:
         index = tf.ragged.range(lengths).values  # [N]
         starts = tf.gather(index, origins)
         # Accents belong to the last output of the character before them. The
-        # space after each text is not an accent, so another character follows.
+        # space after each text is not an accent, so `next_other` exists.
         deleted = self._traits(sources.values) & DELETED != 0
         is_accent = (replaced.counts == 0) & ~deleted  # [N]
         others = tf.boolean_mask(index, ~is_accent)

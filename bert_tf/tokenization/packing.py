@@ -18,9 +18,9 @@ def truncated_lengths(
     """Returns how many tokens of each sequence of a pair to keep.
 
     The original (`_truncate_seq_pair`) drops one token at a time from the
-    longer sequence, from the second if both are equal, until both fit. The
-    result: each sequence keeps half of the room, or what the other one leaves.
-    If the room is odd, the first sequence gets the larger half.
+    longer sequence, from the second if both are equal, until both fit. So
+    each sequence may keep half of the room, or what the other one leaves if
+    that is more. If the room is odd, the first sequence gets the larger half.
 
     For example, 9 and 5 tokens with room for 7 keep (4, 3); 9 and 2 tokens
     keep (5, 2).

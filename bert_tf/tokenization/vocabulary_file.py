@@ -36,8 +36,8 @@ def load_vocab(
 ) -> dict[str, int]:
     """Reads a vocabulary with one token per line; ids count from 0.
 
-    A blank line is a token that never occurs, which a warning names; see
-    `read_tokens`.
+    A blank line is a token that never occurs (see `read_tokens`). A warning
+    names it, except for the one in Google's Chinese vocabulary.
 
     Args:
       vocabulary: A local or remote path; or the tokens in the order of their

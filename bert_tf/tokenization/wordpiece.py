@@ -25,8 +25,8 @@ from bert_tf.tokenization.vocabulary_file import (
 
 MAX_CHARACTERS_PER_WORD = 200
 
-# The largest number of entries of each of the two caches of a tokenizer, and
-# the longest string in them: at most about 100 MB.
+# Each of a tokenizer's two caches has at most this many entries, for strings of
+# at most this length. This limits their memory to about 100 MB.
 _CACHE_ENTRIES = 1 << 17
 _CACHED_LENGTH = 40
 
@@ -185,8 +185,8 @@ class FullTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Returns the token ids of a text, much faster than `tokenize`."""
-        # Printable text needs no `clean`, which would only delete U+FFFD: the
-        # normalizer of a chunk does so too.
+        # From printable text, `clean` would only delete U+FFFD, as the
+        # normalizer of a chunk does too.
         try:
             is_printable = text.isprintable()
         except AttributeError:

@@ -325,9 +325,9 @@ def _gather_from_replicas(strategy: tf.distribute.Strategy) -> Any:
 def all_rows(value: tf.Tensor) -> tf.Tensor:
     """Gathers the rows of all replicas, in a replica: [b, ...] -> [r * b, ...].
 
-    Floats are gathered as their bits. A TPU gathers by a sum, to which each
-    replica adds its rows, and 0 times its rows at the places of others: NaN for
-    an infinite value.
+    Floats are gathered as their bits, because a TPU gathers by a sum. Each
+    replica adds its rows and, at the places of other rows, 0 times its rows,
+    which is NaN for an infinite value.
     """
     replica = tf.distribute.get_replica_context()
     if value.dtype != tf.float32:

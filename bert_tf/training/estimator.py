@@ -80,8 +80,8 @@ class Estimator:
     Attributes:
       model: The task's model.
       step: The number of updates of the model.
-      weights_from: The checkpoint of the initial weights; None if they were
-        random.
+      weights_from: The checkpoint that was loaded last; None if the weights
+        were random.
       is_resumed: Whether training continues from a checkpoint in `output_dir`.
       random_variables: The names of the variables that were not in
         `weights_from`.

@@ -1,7 +1,7 @@
 """Hooks of the training loop: progress, TensorBoard, NaN, evaluation.
 
-The training loop calls each hook after every call into TensorFlow, which runs
-one or more steps, with the values recorded at each of those steps.
+A call into TensorFlow runs one or more steps. After each call, the training
+loop passes the values that were recorded at these steps to all hooks.
 """
 
 import contextlib

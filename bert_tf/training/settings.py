@@ -42,7 +42,7 @@ class TrainingConfig:
         step of the first run.
       num_warmup_steps: The number of steps in which the learning rate rises.
       stop_at_step: The step at which this command ends; 0 for
-        `num_train_steps`, to which the learning rate decays in any case.
+        `num_train_steps`. The learning rate decays until the latter anyway.
       optimizer: "adamw" (BERT's Adam) or "lamb".
       adam_bias_correction, weight_decay_rate, rate_multipliers: See
         `AdamWeightDecay`. LAMB always corrects the bias.

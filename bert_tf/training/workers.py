@@ -116,7 +116,7 @@ def require_same_settings(
       strategy: The devices.
       settings: JSON values by their names, such as "`learning_rate`". The
         entries of a mapping are compared one by one.
-      inputs: Paths of files by an argument or a noun phrase.
+      inputs: Paths of files, by the name of an argument or by a noun phrase.
 
     Raises:
       InputError: The settings or files differ. Training would mix them, or the

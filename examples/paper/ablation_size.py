@@ -7,8 +7,8 @@
 Pre-trains a model of each size on the same text, reports the perplexity of the
 masked words of held-out text, and fine-tunes each. The sizes have the paper's
 heads, a third of its layers and an eighth of its width (--layers_divisor,
---hidden_divisor); --full prints the commands for its own sizes. A larger model
-takes longer for a step; --equal_compute gives every size the same compute
+--hidden_divisor); --full prints the commands for the paper's sizes. A larger
+model takes longer for a step; --equal_compute gives every size the same compute
 instead of the same number of steps. CoNLL-2003 and SQuAD are not in the paper's
 table.
 

@@ -7,16 +7,16 @@
 Pre-trains three models on the same text (with masked words and the next
 sentence, with masked words only, and from left to right like OpenAI GPT) and
 fine-tunes each on the tasks that have data; the last one also with a BiLSTM on
-top, in place of ELMo's. The defaults take an evening on a laptop; --full prints
-the commands for BERT-Base.
+top. The defaults take an evening on a laptop; --full prints the commands for
+BERT-Base.
 
 CoNLL-2003 is not in the paper's table. It is here because of the paper's reason
 why left-to-right models fail: a word's vector does not depend on the words
 after it. make_tasks.py makes easier versions of QNLI and SQuAD.
 
 In small runs SQuAD's texts are longer than the sequences of pre-training, so
-only fine-tuning learns their last positions; and the BiLSTM has few steps, at
-BERT's learning rate, from random weights.
+only fine-tuning learns their last positions. The BiLSTM starts from random
+weights and has few steps, at BERT's learning rate.
 
 Rerun a stopped command to continue; finished runs are skipped. Source: section
 5.1 of the paper.

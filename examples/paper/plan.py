@@ -339,7 +339,7 @@ def records(
 
 
 def predictions(length: int) -> int:
-    """Returns the masked tokens of an example: 15 %; of 128, Google's 20."""
+    """Returns the number of masked tokens: 15 %, but 20 for 128, as Google."""
     return 20 if length == 128 else max(1, round(0.15 * length))
 
 

@@ -4,10 +4,10 @@
         --conll_dir=conll2003 --output_dir=quick
 
 or `make paper-quick`. Fills the tables with fixed settings, two programs at a
-time, and writes summary.md: for each comparison of two rows in the paper,
-whether the scores differ in the same direction, with the p-value of Welch's
-test over the seeds, whether the difference is not significant, or whether the
-paper's table lacks the task. The last file of the text is held out for table 6.
+time. summary.md says for each comparison of two rows in the paper whether our
+scores differ in the same direction, with the p-value of Welch's test over the
+seeds. It also says if a difference is not significant, or if the paper's table
+lacks the task. The last file of the text is held out for table 6.
 
 Rerun a stopped command to continue; finished runs are skipped.
 """

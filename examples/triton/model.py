@@ -67,7 +67,7 @@ class TritonPythonModel:
             return self.answers(requests)
         except tf.errors.InvalidArgumentError as error:
             if len(requests) > 1:
-                # The others are answered.
+                # One by one, so that only invalid requests fail.
                 return [self.execute([request])[0] for request in requests]
             found = re.search(r"assertion failed: \[(.*)\]", error.message)
             message = found[1] if found else error.message

@@ -65,8 +65,8 @@ def opened(master: str | None) -> "Iterator[SparkEngine]":
     of one line.
 
     Args:
-      master: The URL of the cluster; None for what `spark-submit` or Spark's
-        configuration sets, and all cores of this machine otherwise.
+      master: The URL of the cluster. None takes it from `spark-submit` or from
+        Spark's configuration; without these, Spark uses all cores here.
 
     Raises:
       InputError: If PySpark or Java is missing, or the cluster refuses.

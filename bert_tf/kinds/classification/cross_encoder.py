@@ -206,8 +206,8 @@ class CrossEncoder(TextModel):
     tokens of the positive document are ignored. See `RankingTask` for losses
     and scores.
 
-    `predict` returns a dict of the `score` of each pair: the output of the
-    model; with two labels, the probability of the last one.
+    `predict` returns a dict for each pair. Its `score` is the output of the
+    model or, with two labels, the probability of the last one.
 
     For lists, losses and metrics passed to `compile` compare [1, 0, 0, ...]
     with the scores of a query, which are -1e9 for padding. For pairs, they

@@ -101,9 +101,9 @@ class TextClassifier(TextModel):
       max_seq_length: The longest sequence, in tokens with [CLS] and [SEP].
       doc_stride: If given, longer texts become windows of `max_seq_length`
         tokens, which start this many tokens apart. `fit` trains on windows: all
-        texts have the same weight in the loss of the labels, all windows in a
-        teacher's loss. `evaluate` and `predict` return scores and answers per
-        text. By default texts are truncated.
+        texts have the same weight in the loss of the labels, and all windows
+        have the same weight in a teacher's loss. `evaluate` and `predict`
+        return scores and answers per text. By default texts are truncated.
       window_pooling: How the logits of a text's windows are pooled: "mean" or
         "max".
 
@@ -204,7 +204,7 @@ class TextClassifier(TextModel):
         """Configures training; see `TextModel.compile`.
 
         Metrics get probabilities. With two labels, metrics of one label, such
-        as `keras.metrics.AUC()`, get the last one.
+        as `keras.metrics.AUC()`, get the probability of the last one.
         """
         options |= {"metrics": metrics, "weighted_metrics": weighted_metrics}
         for name in ("metrics", "weighted_metrics"):
@@ -449,11 +449,11 @@ def _is_of_one_label(metric: Any) -> bool:
 
 @keras.saving.register_keras_serializable("bert_tf")
 class LabelMetric(keras.metrics.Metric):
-    """Converts label ids for a metric that compares rows, or one label.
+    """Converts label ids for a metric of one label, or of `_OF_ROWS`.
 
     A metric of one label, such as `AUC`, gets the last of two labels. With more
     labels, or if it has a `class_id`, `top_k` or `multi_label`, it gets 0 or 1
-    for each label. Metrics of rows always do.
+    for each label. Metrics of `_OF_ROWS` always do.
 
     Args:
       metric: The metric.

@@ -287,11 +287,8 @@ def _encoding(
     )
 
 
-# The kind of a model, which a resumed run may not change.
-
-
 def _kind(config: PretrainingConfig, bert_config: BertConfig) -> dict[str, Any]:
-    """Returns the kind of model, without properties that the run ignores."""
+    """Returns the properties of the model that a resumed run must share."""
     kind = {"objective": config.objective}
     for name, value in vars(bert_config).items():
         if not name.endswith(("_prob", "_range")):
@@ -303,7 +300,7 @@ def _kind(config: PretrainingConfig, bert_config: BertConfig) -> dict[str, Any]:
 
 
 class _RecordKind(Hook):
-    """Records the kind of model before the first step, unless it resumes.
+    """Records the kind of model before the first step of a new training.
 
     A run that fails earlier leaves the folder as it was.
     """

@@ -242,7 +242,7 @@ class ServedSpanLabeler(Served):
     Args:
       model: A built `BertSpanLabeler`.
       encoding: The tokenizer and lengths of the training.
-      rules: How answers are chosen. Probabilities are shared among
+      rules: How answers are chosen. Probabilities are computed over
         `n_best_size` answers.
       num_answers: The number of best answers to return, at most
         `n_best_size`.

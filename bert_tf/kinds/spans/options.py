@@ -92,8 +92,8 @@ class SquadConfig(DistillationOptions):
     )
     null_score_diff_threshold: float = option(
         "2.0: a question has no answer if the score of no answer exceeds the "
-        "score of the best span by more than this. Use eval_best_f1_thresh, or "
-        "-1e6, which answers no question, if eval_best_f1_thresh is 0.0.",
+        "score of the best span by more than this. Use eval_best_f1_thresh. If "
+        "it is 0.0, use -1e6, with which no question is answered.",
         default=0.0,
         decides="score",
     )

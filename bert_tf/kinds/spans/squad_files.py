@@ -278,8 +278,8 @@ PLACES = ("token_starts", "token_ends", "is_max_context")
 class AnswerEncoding(SpanEncoding):
     """How questions become windows in which to find their answers.
 
-    Rows have `PLACES`, [S], and whether they are the `is_first_window` of a
-    question. Each question has at least one.
+    Rows have `PLACES`, [S], and `is_first_window`, 1 for the first row of each
+    question. Each question has at least one row.
     """
 
     _is_training = False

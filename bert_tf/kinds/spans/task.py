@@ -49,7 +49,7 @@ class AnswerRules:
 
     Attributes:
       n_best_size: Number of starts and ends considered in each window, and of
-        answers listed. If they form no span, all starts and ends are used.
+        answers listed. If these starts and ends form no span, all are used.
       max_answer_length: Largest number of tokens of an answer.
       with_negative: Whether a question may have no answer (SQuAD 2.0).
       null_score_diff_threshold: There is no answer if the null odds are

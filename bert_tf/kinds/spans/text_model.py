@@ -41,8 +41,8 @@ class QuestionAnswerer(TextModel):
     `text` and `answer_start`. "" or an empty dict means no answer.
 
     `predict` returns a list of dicts, or one dict for one pair: `answer`, its
-    probability `score` among the best answers, and its characters in the text,
-    `start` to before `end`. For no answer, `answer` is "" and both are -1.
+    probability `score` among the best answers, and its characters [`start`,
+    `end`) in the text. For no answer, `answer` is "" and both are -1.
     `evaluate` and `fit(validation_data=...)` return the official scores, such
     as `exact_match` and `f1`, in percent.
 
@@ -160,7 +160,7 @@ class QuestionAnswerer(TextModel):
 
 
 def _questions(x: Any, y: Any) -> list[Question]:
-    """Returns questions with their answers, which their texts must contain."""
+    """Returns questions; each text must contain the answers to its question."""
     columns = as_columns(x, ("question", "context"))
     if not columns[0]:
         raise InputError("There are no questions.")

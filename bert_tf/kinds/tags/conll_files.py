@@ -287,7 +287,7 @@ def find_file(
     """Returns the path of a split's CoNLL file, possibly compressed (.gz).
 
     `name` is a file in the folder or a path; `split` is "train", "dev" or
-    "test". Without a name, raises InputError unless the folder has a usual one.
+    "test". Without `name`, raises InputError if no file has a usual name.
     """
     if name:
         inside = os.path.join(data_dir or "", name)

@@ -50,7 +50,7 @@ def run(config: FeaturesConfig) -> list[str]:
     start = find_start(config)
     are_chosen = config.layers is not None or config.pooling is not None
     if not config.input_file:
-        # `doc_stride` is not restored: it is for the task of the model.
+        # A recorded `doc_stride` is for the model's task, and not restored.
         length = start.trained_with.get("max_seq_length")
         recorded = config.init_checkpoint, {"max_seq_length": length}
         config = with_recorded(config, recorded)

@@ -56,7 +56,7 @@ class FeaturesConfig(PretrainedOptions, ExportDirOptions, DeviceOptions):
     )
     layers: str = option(
         "Layers: numbers (0 is the first, -1 the last), layer_0 and so on, "
-        "all, or an input of table 7 of the paper: embeddings, second_to_last, "
+        "all, or a row of table 7 of the paper: embeddings, second_to_last, "
         "last, sum_last_four, concat_last_four, sum_all. By default the last "
         "four, or all of a model that has fewer.",
         fallback="-1,-2,-3,-4",

@@ -10,8 +10,8 @@
 
 Training fits the cosine of a pair's embeddings to its similarity. With custom
 TSV, CSV or JSON Lines files, --label_column names the similarities, from 0 to
---max_score. Without this option, the texts of a pair belong together, and the
-other second texts of a batch are negatives:
+--max_score. Without --label_column, the texts of a pair belong together, and
+the other second texts of a batch are negatives:
 
     python run_embeddings.py --task_name=custom --data_dir=my_data \\
         --text_a_column=question --text_b_column=answer ...

@@ -73,8 +73,8 @@ def require_negatives(text_ids: np.ndarray, batch_size: int) -> None:
         raise InputError(
             "No pair has a negative, a different second text among the "
             f"{batch_size} pair(s) that a device computes at a time. Use "
-            "larger batches without micro-batches, add pairs with other "
-            "second texts, or pass similarities."
+            "larger batches, split batches into fewer parts, add pairs with "
+            "other second texts, or pass similarities."
         )
 
 
@@ -132,7 +132,7 @@ def pair_losses(scores, text_ids, vectors):
 
     For a pair with a score, the loss is the squared difference between the
     score and the cosine. For a pair without one, it is the cross-entropy of
-    choosing its second text, not a negative of its first text in the batch.
+    choosing its second text over the negatives of its first text in the batch.
 
     Args:
       scores: Floats [B]; NaN for a pair without a score.
@@ -206,7 +206,7 @@ class EmbeddingTask(FineTuningTask):
       normalize: Whether predicted vectors have length 1.
       is_scored: Whether all pairs have a score. Otherwise `retrieval_scores`
         evaluates the search for second texts.
-      options: `frozen_layers` and `gradient_checkpointing`.
+      options: Options of `FineTuningTask`.
     """
 
     kind = head = "encoder"
