@@ -11,7 +11,11 @@ from typing import Any
 from absl import logging
 
 from bert_tf.checkpoints import sentence_transformers
-from bert_tf.checkpoints.checkpoint import find_unsupported, unsupported_format
+from bert_tf.checkpoints.checkpoint import (
+    METADATA,
+    find_unsupported,
+    unsupported_format,
+)
 from bert_tf.checkpoints.huggingface_weights import INDEX, WHOLE
 from bert_tf.errors import InputError, missing, wrong_value
 
@@ -20,6 +24,7 @@ SCHEME = "hf://"
 # The files that `huggingface.read` reads. `*` matches slashes too, so
 # `download` excludes weights in folders, which are in other formats.
 _FILES = (
+    METADATA,
     "config.json",
     "vocab.txt",
     "tokenizer.json",

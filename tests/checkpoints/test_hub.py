@@ -28,6 +28,7 @@ POOL = "1_Pooling"
 NEEDED = {
     f"{POOL}/config.json",
     "added_tokens.json",
+    "bert_tf.json",
     "config.json",
     "model.safetensors",
     "modules.json",
@@ -57,6 +58,7 @@ def repository(tmp_path):
     (folder / "vocab.txt").write_text("\n".join(VOCAB))
     write_json(folder, "tokenizer_config.json", {"do_lower_case": True})
     write_json(folder, "added_tokens.json", {"[PAD]": 0})
+    write_json(folder, "bert_tf.json", {"doc_stride": 5})
     for name in ("pytorch_model.bin", "README.md", "x.py"):
         (folder / name).write_bytes(b"not for us")
     write_folder(folder / "onnx")
@@ -108,6 +110,7 @@ def test_downloads_only_the_files_that_it_reads(there, cache):
     found = open_pretrained(REFERENCE)
     assert_same_weights(arrays("pretraining"), found.weights)
     assert (found.vocab, found.do_lower_case) == (VOCAB, True)
+    assert found.doc_stride == 5
     assert found.pooling == "cls"
 
 
