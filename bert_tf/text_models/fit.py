@@ -466,7 +466,7 @@ class Teacher:
         task = student.make_task()
         kind = type(student)
         if not task.has_teachers:
-            raise InputError(f"`fit` of a {kind.__name__} has no `teacher`.")
+            raise InputError(f"{kind.__name__}.fit has no `teacher`.")
         if isinstance(teacher, (str, os.PathLike)):
             name, path = f"`teacher={os.fspath(teacher)}`", teacher
             checkpoint = open_pretrained(path)

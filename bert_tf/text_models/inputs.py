@@ -272,7 +272,7 @@ def class_weights(
         negative, or all weights are 0.
     """
     if not labels:
-        raise InputError("class_weight needs one label for each text or word.")
+        raise InputError("class_weight needs texts or words with classes.")
     expected = f"numbers for {listed(labels, last='or')}"
     try:
         named = {label_name(k, labels): float(w) for k, w in weights.items()}

@@ -174,7 +174,7 @@ def test_invalid_lists_of_documents_are_errors():
     for lists, message in REFUSED:
         with refused(message):
             model.evaluate(lists)
-    with refused("class_weight needs one label for each text"):
+    with refused("class_weight needs texts or words"):
         model.fit(LISTS, class_weight={"good": 2.0})
     with refused("columns. Pass several texts as a list"):
         model.fit(LISTS[::2], [0] * 2)

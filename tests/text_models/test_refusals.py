@@ -106,7 +106,7 @@ REFUSED = {
         ),
         ("fit", (PAIRS, [0.5, None]), "pair 1: the score is missing"),
         ("fit", {"x": ["a"], "teacher": "x"}, "has no `teacher`"),
-        ("fit", {"x": PAIRS, "class_weight": {0: 1}}, "needs one label for ea"),
+        ("fit", {"x": PAIRS, "class_weight": {0: 1}}, "needs texts or words"),
         ("fit", {"x": PAIRS, "validation_data": ([], None)}, "There are no te"),
         ("predict", (PAIR,), "Expected single texts; got pairs"),
         ("evaluate", (PAIR, [1.0, 0.0]), A_LABEL_EACH),
