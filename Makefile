@@ -77,7 +77,7 @@ $(VENV)/.browser: tests/browser.txt tests/headless_chromium.py $(VENV)/.installe
 
 browser: $(VENV)/.browser  ## install a browser for the tests of HTML pages, which are skipped without one
 
-test: venv  ## run the default tests, about six minutes on two cores
+test: venv  ## run the default tests, about five minutes on two cores
 	"$(BIN)/python" -m pytest -m "not slow" -n 2 --dist loadfile $(PYTEST_ARGS)
 
 # Three processes on two cores, since many tests wait for subprocesses.
