@@ -127,7 +127,7 @@ def test_a_run_resumes_bit_for_bit(done, copy, run):
 
 @pytest.mark.slow
 def test_selection_accumulation_and_replicas(run, tmp_path, two_devices):
-    """The kept weights are those of the evaluation, merged."""
+    """The release has the weights of the best evaluation, merged."""
     flags = {**two_devices, "gradient_accumulation_steps": 2}
     run(tmp_path, **flags, num_seeds=2, save_best="eval_accuracy")
     scores = json.loads((tmp_path / "eval_results.json").read_text())

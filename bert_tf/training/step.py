@@ -183,9 +183,9 @@ class TrainingStep:
     def _batch_gradients(self, features, totals, seed, scale):
         """Returns the replica's gradients, and parts of the loss [parts].
 
-        Their sums over all replicas are those of the global batch. The length b
-        of the features [b, ...] need not be a multiple of `micro_batches`. If b
-        is not static, it may even be 0, as in a ragged last batch.
+        Summed over all replicas, they are the global batch's. The length b of
+        the features [b, ...] need not be a multiple of `micro_batches`. If b is
+        not static, it may even be 0, as in a ragged last batch.
         """
         if self.micro_batches == 1:
             return self._micro_batch_gradients(

@@ -156,7 +156,7 @@ def test_bias_and_gelu_follow_the_matrix_product(compiled, biased, rank):
     assert ranks == [rank]
 
 
-# Values and gradients equal those of the plain operations.
+# Fused and plain operations have equal values and gradients.
 
 
 @pytest.mark.parametrize("approximate", [False, True])

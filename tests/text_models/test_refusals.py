@@ -273,7 +273,7 @@ def test_a_text_model_is_not_called_on_texts():
 
 
 def test_teachers_that_do_not_fit():
-    """tests/checkpoints/test_compatibility.py has those of other models."""
+    """For other models see tests/checkpoints/test_compatibility.py."""
     model = classifier()
     with refused("`teacher` must be a TextClassifier, or a path"):
         model.fit(TEXTS, teacher=model.model)
